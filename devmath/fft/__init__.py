@@ -1,0 +1,5 @@
+"""Fourier transforms inside kernels, from cuFFTDx."""
+
+from .plan import FFT
+
+__all__ = ["FFT"]

@@ -1,0 +1,141 @@
+"""The record of a device function, and what is derived from it.
+
+A device function is declared once, as a :class:`DeviceFunction`: its arguments, what it returns, its *meaning* (a plain Python
+function that numba compiles and that runs uncompiled as well) and, where there is one, the generated code that does the same on the GPU.
+The targets under ``devmath.targets`` derive the rest: numba-cuda typing and lowering, the CPU target, the simulator; the reference pages
+and the differential tests read the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numba import types as nbt
+
+from . import types as elements
+from .errors import KernelTypeError
+
+if TYPE_CHECKING:
+    from .codegen.sources import Source
+    from .plan import Plan, Traits
+
+
+class Arg(NamedTuple):
+    """One argument of a device function.
+
+    kind
+        ``"registers"``: this thread's elements, a 1-D array of the plan's value type;
+        ``"shared"``: the block's scratch memory, any 1-D array;
+        ``"row"``: a 1-D array in global or shared memory of the plan's value type, any stride;
+        ``"state"``: the words that the plan's ``state`` function made;
+        ``"int"``: an index; ``"u64"`` / ``"u32"``: any integer, taken modulo 2^64 / 2^32.
+    doc
+        One line for the reference pages.
+    """
+
+    name: str
+    kind: str
+    doc: str = ""
+
+
+class Array(NamedTuple):
+    """What an allocating function returns: a per-thread (``"local"``) array, or the block's dynamic shared memory.
+
+    ``count`` and ``dtype`` are functions of the traits; ``count`` is ignored for ``"shared"``.
+    """
+
+    space: str
+    dtype: Callable[[Plan], nbt.Type]
+    count: Callable[[Traits], int] = lambda traits: 0
+
+
+class Values(NamedTuple):
+    """A tuple of *count* equal scalars; one scalar where ``count`` is 1."""
+
+    dtype: nbt.Type
+    count: int = 1
+
+    @property
+    def numba(self) -> nbt.Type:
+        """The numba type."""
+        return self.dtype if self.count == 1 else nbt.UniTuple(self.dtype, self.count)
+
+
+@dataclass(frozen=True)
+class DeviceFunction:
+    """One device function, declared once.
+
+    name, args, doc
+        As the user sees them; *args* does not name the plan itself.
+    returns
+        ``None``, :class:`Values`, or :class:`Array` for a function that allocates.
+    meaning
+        ``meaning(plan, traits)`` gives the Python function of the arguments. It is what the CPU target and the simulator run, and what
+        the GPU runs where *code* is ``None``. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
+    code
+        ``code(plan, traits)`` gives the :class:`~devmath.codegen.sources.Source` of the LTO-IR that holds the function for the GPU.
+    fast_cpu
+        A quicker form of *meaning* for compiled CPU code alone.
+    cooperative
+        Whether all threads of a block take part.
+    """
+
+    name: str
+    args: tuple[Arg, ...]
+    doc: str
+    returns: Array | Values | None = None
+    meaning: Callable[[Any, Any], Callable] | None = None
+    code: Callable[[Any, Any], Source] | None = None
+    fast_cpu: Callable[[Any, Any], Callable] | None = None
+    cooperative: bool = False
+
+    def signature(self) -> str:
+        """``execute(registers, scratch)``."""
+        return f"{self.name}({', '.join(a.name for a in self.args)})"
+
+
+def return_type(fn: DeviceFunction, plan: Plan) -> nbt.Type:
+    """The numba type that a call returns."""
+    if fn.returns is None:
+        return nbt.none
+    if isinstance(fn.returns, Array):
+        return nbt.Array(fn.returns.dtype(plan), 1, "C")
+    return fn.returns.numba
+
+
+def check_arguments(fn: DeviceFunction, plan: Plan, given: tuple[nbt.Type, ...], keywords: dict[str, nbt.Type]) -> tuple[nbt.Type, ...]:
+    """Argument types as the function takes them, or a :class:`KernelTypeError` of one line that says what was got and what is valid."""
+    names = [a.name for a in fn.args]
+    bound = dict(zip(names, given, strict=False))
+    call = f"{plan.short_name()}.{fn.signature()}"
+    for name, ty in keywords.items():
+        if name not in names:
+            raise KernelTypeError(f"{call} has no argument {name!r}")
+        if name in bound:
+            raise KernelTypeError(f"{call}: {name!r} was given twice")
+        bound[name] = ty
+    if len(given) > len(names) or len(bound) < len(names):
+        raise KernelTypeError(f"{call} takes {len(names)} argument{'s' * (len(names) != 1)}, got {len(given) + len(keywords)}")
+    return tuple(_check_one(call, arg, plan, bound[arg.name]) for arg in fn.args)
+
+
+def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type) -> nbt.Type:
+    got = elements.describe(ty)
+    if arg.kind in ("int", "u32", "u64"):
+        if not isinstance(ty, nbt.Integer | nbt.Boolean):
+            raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be an integer")
+        return {"int": nbt.int64, "u32": nbt.uint32, "u64": nbt.uint64}[arg.kind]
+    if not isinstance(ty, nbt.Array):
+        raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a 1-D array")
+    if ty.ndim != 1:
+        raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be 1-D (one transform or one thread's elements at a time)")
+    want = nbt.uint32 if arg.kind == "state" else plan.element_type()
+    if arg.kind == "registers" and ty.dtype != want:
+        raise KernelTypeError(f"{call}: thread data is {ty.dtype}, the {plan.kind_name} works on {want}")
+    if arg.kind in ("row", "state") and ty.dtype != want:
+        raise KernelTypeError(f"{call}: {arg.name} is {ty.dtype}, the {plan.kind_name} works on {want}")
+    if arg.kind in ("registers", "state") and ty.layout != "C":
+        raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.registers() or cuda.local.array make it")
+    return ty

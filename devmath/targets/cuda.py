@@ -1,0 +1,275 @@
+"""The GPU target: typing and lowering of plans for numba-cuda, and compiling kernels to cubins. Needs no GPU.
+
+All code that touches llvmlite for numba-cuda is in this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from numba import types as nbt
+
+from .. import arch as _arch
+from ..arch import Arch
+from ..codegen import link, sources, versions
+from ..errors import PlanError, need_gpu_packages
+from ..functions import Array, DeviceFunction, Values
+from ..plan import BoundPlan, Plan
+from . import rewrite
+from .common import Build, PlanType, building, constant, constant_type, current_build, make_templates, meaning_of
+
+
+def available() -> bool:
+    """Whether numba-cuda is installed (numba's own, older ``cuda`` module is not enough)."""
+    return versions.installed("numba-cuda") is not None
+
+
+@functools.cache
+def register() -> None:
+    """Make numba-cuda know plans, in ``@cuda.jit`` kernels as well. Cheap; the rest waits until a plan is typed."""
+    from numba.cuda.typing.typeof import typeof_impl
+
+    @typeof_impl.register(BoundPlan)
+    def _bound(value, c):
+        _install()
+        return PlanType(value.plan, value.target)
+
+    @typeof_impl.register(Plan)
+    def _plan(value, c):
+        _install()
+        return PlanType(value, _target_of_flags())
+
+
+def _target_of_flags() -> Arch:
+    """The architecture that numba-cuda is compiling for."""
+    from numba.cuda.core.targetconfig import ConfigStack
+
+    flags = ConfigStack.top_or_none()
+    cc = getattr(flags, "compute_capability", None)
+    if cc is not None:
+        return _arch.native((int(cc[0]), int(cc[1])))
+    current = _arch.current()
+    if current is None:
+        raise PlanError("a plan can be compiled into a plain @cuda.jit kernel only where there is a GPU; use @devmath.kernel with devmath.compile(..., arch=...)")
+    return current
+
+
+@functools.cache
+def _install() -> None:
+    from numba.cuda import cudadecl, cudaimpl
+    from numba.cuda.descriptor import cuda_target
+    from numba.cuda.extending import register_model
+    from numba.cuda.datamodel.models import OpaqueModel
+    from numba.cuda.typing import templates
+
+    from ..plan import _REGISTRY
+
+    versions.check_numba_cuda()
+    register_model(PlanType)(OpaqueModel)
+    attributes, keys = make_templates(templates, list(_REGISTRY.values()))
+    cudadecl.registry.register_attr(attributes)
+    cudaimpl.registry.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
+    cudaimpl.registry.lower_getattr_generic(PlanType)(_lower_constant)
+    for key, fn in keys.items():
+        cudaimpl.registry.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
+
+
+def _lower_constant(context, builder, ty, value, attr):
+    const = constant(ty, attr)
+    kind = constant_type(const)
+    if isinstance(kind, nbt.NumberClass):
+        return context.get_dummy_value()
+    if isinstance(kind, nbt.Literal):
+        return context.get_constant_generic(builder, nbt.unliteral(kind), const) if isinstance(const, str) else context.get_constant(nbt.unliteral(kind), const)
+    return context.get_constant_generic(builder, kind, tuple(const) if isinstance(const, tuple) else const)
+
+
+def _lower_call(fn: DeviceFunction, context, builder, sig, args):
+    ty: PlanType = sig.args[0]
+    build = current_build()
+    if build is not None:
+        build.note(ty.plan, fn)
+    if isinstance(fn.returns, Array):
+        return _allocate(fn.returns, context, builder, ty)
+    if fn.code is None:
+        inner = sig.replace(args=tuple(sig.args[1:]), recvr=None)
+        return context.compile_internal(builder, meaning_of(fn, ty), inner, args[1:])
+    source = fn.code(ty.plan, ty.traits)
+    if build is not None:
+        build.sources[source] = None
+    else:
+        context.active_code_library.add_linking_file(_linkable(source, ty.target))
+    return _call_symbol(fn, source.symbol, context, builder, sig, args)
+
+
+def _allocate(spec: Array, context, builder, ty: PlanType):
+    from numba.cuda import cudaimpl
+    from numba.cuda.cudadrv import nvvm
+
+    dtype = spec.dtype(ty.plan)
+    shared = spec.space == "shared"
+    return cudaimpl._generic_array(
+        context,
+        builder,
+        shape=(0,) if shared else (spec.count(ty.traits),),
+        dtype=dtype,
+        symbol_name=cudaimpl._get_unique_smem_id("_cudapy_smem") if shared else "_cudapy_lmem",
+        addrspace=nvvm.ADDRSPACE_SHARED if shared else nvvm.ADDRSPACE_LOCAL,
+        can_dynsized=shared,
+        alignment=16,  # vectorised exchange in the generated code
+    )
+
+
+def _call_symbol(fn: DeviceFunction, symbol: str, context, builder, sig, args):
+    """Call a C function: results by pointer first, arrays by generic pointer, integers by value."""
+    from llvmlite import ir
+    from numba.cuda import cgutils
+
+    ty: PlanType = sig.args[0]
+    byte_pointer = ir.IntType(8).as_pointer()
+    values, types = [], []
+    out = None
+    if isinstance(fn.returns, Values):
+        out = cgutils.alloca_once(builder, context.get_value_type(fn.returns.dtype), size=fn.returns.count)
+        values.append(builder.bitcast(out, byte_pointer))
+        types.append(byte_pointer)
+    for arg, arg_type, value in zip(fn.args, sig.args[1:], args[1:], strict=True):
+        if isinstance(arg_type, nbt.Array):
+            array = context.make_array(arg_type)(context, builder, value)
+            if arg.kind == "registers":
+                _trap_unless_length(builder, array.nitems, ty.traits.storage_size)
+            pointer = array.data
+            if pointer.type.addrspace:
+                pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee))
+            value = builder.bitcast(pointer, byte_pointer)
+        values.append(value)
+        types.append(value.type)
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), types), symbol)
+    builder.call(function, values)
+    if out is None:
+        return context.get_dummy_value()
+    items = [builder.load(builder.gep(out, [ir.IntType(32)(i)])) for i in range(fn.returns.count)]  # type: ignore[union-attr]
+    return items[0] if len(items) == 1 else context.make_tuple(builder, sig.return_type, items)
+
+
+def _trap_unless_length(builder, length, wanted: int) -> None:
+    """Stop the kernel rather than write past a thread's array. Its length is nearly always a constant, and then nothing is left of this."""
+    from llvmlite import ir
+    from numba.cuda import cgutils
+
+    wrong = builder.icmp_signed("<", length, ir.Constant(length.type, wanted))
+    with builder.if_then(wrong, likely=False):
+        builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.trap"), [])
+
+
+def _linkable(source: sources.Source, target: Any):
+    """LTO-IR that numba-cuda links itself, in a plain ``@cuda.jit`` kernel."""
+    from numba import cuda
+
+    (blob,) = sources.ltoir([source], target)
+    return _linkables(source, target, cuda.LTOIR, blob)
+
+
+@functools.lru_cache(maxsize=256)
+def _linkables(source, target, ltoir, blob):
+    # One object for each source, so that a kernel that calls a function twice links it once.
+    return ltoir(blob.ltoir, name=blob.name)
+
+
+class Compiled(NamedTuple):
+    """A linked kernel and what was found out while it was compiled."""
+
+    cubin: bytes
+    name: str
+    build: Build
+
+
+class _ForArch(rewrite.Rewriter):
+    """Binds plans to an architecture and gives device functions their own compiled forms: numba-cuda keeps one for all architectures."""
+
+    def __init__(self, arch: Arch):
+        super().__init__()
+        self.arch = arch
+
+    def replace(self, value, attributes, where):
+        return BoundPlan(value, self.arch) if isinstance(value, Plan) else value
+
+    def device_function(self, dispatcher):
+        from numba.cuda.dispatcher import CUDADispatcher
+
+        from .check import check_registers
+
+        # The memo must hold the copy before its body is read: it may call itself.
+        copy = CUDADispatcher(dispatcher.py_func, dict(dispatcher.targetoptions))
+        self._memo[id(dispatcher)] = (dispatcher, copy)
+        copy.py_func = self.function(dispatcher.py_func)
+        check_registers(copy.py_func)
+        return copy
+
+
+@contextlib.contextmanager
+def _pretend_device(arch: Arch) -> Iterator[None]:
+    """numba-cuda asks the current device which code to make of a device function; here the answer is the architecture that was asked for."""
+    from numba.cuda import dispatcher
+
+    class Device:
+        compute_capability = arch.cc
+
+    original = dispatcher.get_current_device
+    dispatcher.get_current_device = Device
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = original
+
+
+def compile_kernel(
+    fn: Any,
+    argtypes: tuple[nbt.Type, ...],
+    arch: Arch,
+    *,
+    fastmath: bool = False,
+    lineinfo: bool = False,
+    max_registers: int | None = None,
+    launch_bounds: Any = None,
+) -> Compiled:
+    """Compile the Python function of a kernel for *arch* and link it."""
+    if not available():
+        raise need_gpu_packages("compiling for the GPU")
+    try:
+        versions.check_numba_cuda()
+        from numba.core.compiler_lock import global_compiler_lock
+        from numba.cuda.compiler import compile_all
+    except ImportError as e:
+        raise need_gpu_packages("compiling for the GPU", e) from None
+    from .check import check_registers
+
+    register()
+    with global_compiler_lock, building(Build()) as build, _pretend_device(arch):
+        bound = _ForArch(arch).function(fn)
+        check_registers(bound)
+        codes, _ = compile_all(
+            bound, nbt.void(*argtypes), device=False, abi="numba", output="ltoir", cc=arch.cc,
+            fastmath=fastmath, lineinfo=lineinfo, launch_bounds=launch_bounds, debug=False, opt=True,
+        )  # fmt: skip
+    blobs = [_as_blob(fn.__name__, i, code) for i, code in enumerate(codes)]
+    cubin = link.link([*blobs, *sources.ltoir(list(build.sources), arch)], arch, max_registers=max_registers)
+    return Compiled(cubin, link.entry_name(cubin), build)
+
+
+def _as_blob(name: str, i: int, code: Any) -> sources.Blob:
+    data = code if isinstance(code, bytes) else getattr(code, "data", None) or code.code
+    return sources.Blob(f"{name}_{i}", data, nvvm_isa())
+
+
+@functools.cache
+def nvvm_isa() -> tuple[int, int]:
+    """The LTO-IR version that libNVVM writes: its own CUDA version, which nvJitLink must not be older than."""
+    text = versions.installed("nvidia-nvvm")
+    return versions.parse(text)[:2] if text else link.version()  # type: ignore[return-value]
+

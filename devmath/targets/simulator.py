@@ -1,0 +1,68 @@
+"""numba's CUDA simulator (``NUMBA_ENABLE_CUDASIM=1``): device functions run their meaning in plain Python."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from numba import types as nbt
+
+from ..errors import KernelTypeError, KernelValueError, TargetError
+from ..functions import Array, DeviceFunction, Values, check_arguments
+from ..plan import CPU, Plan
+from ..types import BY_NAME
+from . import simulating
+
+
+def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run *fn* of *plan* for the simulated thread that calls it."""
+    if not simulating():
+        raise TargetError(
+            f"{plan.short_name()}.{fn.signature()} is a device function: call it inside a kernel (or set NUMBA_ENABLE_CUDASIM=1 to run kernels in Python)"
+        )
+    from numba.cuda.simulator.kernel import _get_kernel_context, swapped_cuda_module
+
+    check_arguments(fn, plan, tuple(map(_typeof, args)), {k: _typeof(v) for k, v in kwargs.items()})
+    bound = inspect.Signature([inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for a in fn.args]).bind(*args, **kwargs)
+    traits = plan.traits(CPU)
+    if isinstance(fn.returns, Array):
+        dtype = _numpy(fn.returns.dtype(plan))
+        if fn.returns.space == "shared":
+            return _get_kernel_context().shared.array(0, dtype)
+        return np.empty(fn.returns.count(traits), dtype)
+    values = []
+    for arg in fn.args:
+        value = bound.arguments[arg.name]
+        if arg.kind == "registers" and len(value) < traits.storage_size:
+            raise KernelValueError(f"{plan.short_name()}.{fn.signature()}: {arg.name} has {len(value)} elements, the plan needs {traits.storage_size}")
+        if arg.kind in ("int", "u32", "u64"):
+            value = int(value) & (0xFFFFFFFF if arg.kind == "u32" else 0xFFFFFFFFFFFFFFFF) if arg.kind != "int" else int(value)
+        values.append(value)
+    assert fn.meaning is not None
+    meaning = fn.meaning(plan, traits)
+    with swapped_cuda_module(meaning, _get_kernel_context()):
+        result = meaning(*values)
+    if isinstance(fn.returns, Values):
+        scalar = _numpy(fn.returns.dtype)
+        return scalar(result) if fn.returns.count == 1 else tuple(scalar(r) for r in result)
+    return result
+
+
+def _typeof(value: Any) -> nbt.Type:
+    if isinstance(value, bool | np.bool_):
+        return nbt.boolean
+    if isinstance(value, int | np.integer):
+        return nbt.int64
+    dtype, ndim = getattr(value, "dtype", None), getattr(value, "ndim", None)
+    if dtype is not None and ndim:
+        element = BY_NAME.get(np.dtype(dtype).name)
+        if element is None:
+            raise KernelTypeError(f"a {ndim}-D {dtype} array is none of the element types {', '.join(BY_NAME)}")
+        contiguous = value.strides is None or value.strides[-1] == np.dtype(dtype).itemsize
+        return nbt.Array(element.numba, ndim, "C" if contiguous else "A")
+    return nbt.float64 if isinstance(value, float | np.floating) else nbt.pyobject
+
+
+def _numpy(ty: nbt.Type) -> type:
+    return next((e.numpy for e in BY_NAME.values() if e.numba == ty), np.bool_ if ty == nbt.boolean else np.int64)
