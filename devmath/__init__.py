@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import errors, fft
+from . import errors, fft, random
 from .kernel import Kernel, kernel
 from .plan import Plan, from_json
 from .targets import cuda as _cuda_target
@@ -13,4 +13,4 @@ __version__ = "0.1.0"
 if _cuda_target.available() and not _simulating():
     _cuda_target.register()
 
-__all__ = ["Kernel", "Plan", "errors", "fft", "from_json", "kernel"]
+__all__ = ["Kernel", "Plan", "errors", "fft", "from_json", "kernel", "random"]

@@ -30,7 +30,7 @@ class Arg(NamedTuple):
         ``"shared"``: the block's scratch memory, any 1-D array;
         ``"row"``: a 1-D array in global or shared memory of the plan's value type, any stride;
         ``"state"``: the words that the plan's ``state`` function made;
-        ``"int"``: an index; ``"u64"`` / ``"u32"``: any integer, taken modulo 2^64 / 2^32.
+        ``"int"``: an index; ``"u64"`` / ``"u32"``: any integer, taken modulo 2^64 / 2^32; ``"f32"``: any real number.
     doc
         One line for the reference pages.
     """
@@ -127,6 +127,10 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type) -> nbt.Type:
         if not isinstance(ty, nbt.Integer | nbt.Boolean):
             raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be an integer")
         return {"int": nbt.int64, "u32": nbt.uint32, "u64": nbt.uint64}[arg.kind]
+    if arg.kind == "f32":
+        if not isinstance(ty, nbt.Integer | nbt.Float):
+            raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a real number")
+        return nbt.float32
     if not isinstance(ty, nbt.Array):
         raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a 1-D array")
     if ty.ndim != 1:

@@ -196,10 +196,10 @@ def test_entries_are_private_and_the_folder_holds_nothing_else(folder):
 
 def test_unknown_kinds_and_keys_are_refused(folder):
     for bad in ("cubin", "", "Kernel", "../kernel"):
-        for call in (cache.load, cache.clear, lambda kind, key: cache.store(kind, key, b"")):
+        for call in (cache.clear, lambda kind: cache.load(kind, KEY), lambda kind: cache.store(kind, KEY, b"")):
             with pytest.raises(ValueError, match="valid are 'ltoir', 'traits', 'kernel', 'tuning'"):
-                call(bad) if call is cache.clear else call(bad, KEY)
-    for bad in ("", "abc", KEY.upper(), KEY + "\n", "../" + KEY, KEY[:-1] + "/", KEY + "0"):
+                call(bad)
+    for bad in ("", "abc", KEY.upper(), KEY + "\n", "../" + KEY, KEY[:-1] + "/", KEY + "0", KEY + ".devmath"):
         with pytest.raises(ValueError, match="64 lower-case hexadecimal digits"):
             cache.load("kernel", bad)
         with pytest.raises(ValueError, match="64 lower-case hexadecimal digits"):
@@ -264,6 +264,8 @@ def test_a_right_checksum_over_wrong_contents_is_damage(folder):
         sealed({key: right[key] for key in ("kind", "key", "size")}, b"payload"),
         sealed([right], b"payload"),
         sealed(b"\xff\xfe", b"payload"),
+        hashlib.sha256(b"").digest(),
+        b"short" + hashlib.sha256(b"short").digest(),
         data + b"\0",
         data + data,
         b"\0" * len(data),
@@ -570,22 +572,24 @@ def test_a_link_to_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypa
 
 
 @posix
-def test_a_link_that_another_user_made_to_a_folder_of_ours_is_not_used(tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", ["lstat", "stat"])
+def test_a_link_must_be_ours_and_so_must_be_what_it_names(tmp_path, monkeypatch, call):
     target = tmp_path / "target"
     target.mkdir(mode=0o700)
     link = tmp_path / "link"
     link.symlink_to(target)
     monkeypatch.setenv("DEVMATH_CACHE_DIR", str(link))
     assert cache.store("kernel", KEY, b"through a link of our own")
-    lstat = os.lstat
+    real = getattr(os, call)
 
     def of_another(path, **kwargs):
-        status = list(lstat(path, **kwargs))
+        status = list(real(path, **kwargs))
         status[stat.ST_UID] += str(path) == str(link)
         return os.stat_result(status)
 
-    monkeypatch.setattr(os, "lstat", of_another)
-    refused("belongs to another user")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, of_another)
+        refused("belongs to another user")
     assert [path.name for path in target.iterdir()] == [path_of(target).name]
 
 
@@ -639,6 +643,36 @@ def test_the_least_recently_used_go_first(folder, monkeypatch):
     assert cache.load("kernel", KEY) is not None
 
 
+def test_what_another_process_removes_counts_as_removed(folder, monkeypatch):
+    keys = fill(8)
+    paths = [path_of(folder, cache.KINDS[number % 4], key) for number, key in enumerate(keys)]
+    for number, path in enumerate(paths):
+        age(path, 90_000 - 1000 * number)
+    unlink, scandir = os.unlink, os.scandir
+
+    def too_late(path):
+        unlink(path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    class Vanishing(list):
+        """A listing with an entry that is gone before it is looked at."""
+
+        def __enter__(self):
+            unlink(paths[0])
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    size = paths[0].stat().st_size
+    monkeypatch.setenv("DEVMATH_CACHE_SIZE", str(7 * size + 100))
+    monkeypatch.setattr(os, "unlink", too_late)
+    monkeypatch.setattr(os, "scandir", lambda path: Vanishing(scandir(path)))
+    assert cache.store("kernel", KEY, b"x" * 10_000)
+    # 5 of the 8 that are left fit into 80 % of the limit.
+    assert [path.exists() for path in paths] == [False, False, False, False, True, True, True, True]
+
+
 def test_the_size_stays_bounded(folder, monkeypatch):
     monkeypatch.setenv("DEVMATH_CACHE_SIZE", "100k")
     largest = 0
@@ -665,7 +699,12 @@ def test_the_folder_is_scanned_after_the_first_store_and_then_seldom(folder, mon
     monkeypatch.setenv("DEVMATH_CACHE_SIZE", "1M")
     scans = []
     scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: scans.append(path) or scandir(path))
+
+    def counted(path):
+        scans.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
     each = 1024 * 1024 // 20 // 4
     counts = []
     for number in range(9):

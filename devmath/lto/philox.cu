@@ -128,24 +128,26 @@ static __device__ __forceinline__ void uniform2_co_f64(double *out, Words c)
     out[0] = (double)bits53(c.x, c.y) * 0x1p-53, out[1] = (double)bits53(c.z, c.w) * 0x1p-53;
 }
 
-// Minimax polynomials, lowest power first. In constant memory an instruction takes a coefficient as an operand; as literals each
-// would cost two moves in the caller's loop.
-static __constant__ double LOG[7] = {  // (4 atanh(s) / s - 4) / s^2 in s^2, |s| <= 3 - sqrt 8, absolute error 7e-16
-    0x1.5555555555558p+0, 0x1.99999999951bep-1, 0x1.2492492e0f16bp-1, 0x1.c71c62c1fb181p-2, 0x1.7462be34d66e2p-2,
-    0x1.39fd32f6d9a26p-2, 0x1.2b66375fc1520p-2};
-static __constant__ double SIN[7] = {  // sin(pi q / 2) / q in q^2, |q| <= 1/2, absolute error 5e-18
-    0x1.921fb54442d18p+0, -0x1.4abbce625be41p-1, 0x1.466bc677587fdp-4, -0x1.32d2cce2e612bp-8, 0x1.50782fda6f1c4p-13,
-    -0x1.e3007200bee4cp-19, 0x1.e3f39e4e558e1p-25};
-static __constant__ double COS[7] = {  // cos(pi q / 2) in q^2, |q| <= 1/2, absolute error 5e-17
-    0x1.0000000000000p+0, -0x1.3bd3cc9be458bp+0, 0x1.03c1f081b078fp-2, -0x1.55d3c7dbfe18ep-6, 0x1.e1f4fb6120d44p-11,
-    -0x1.a6c9c22bee5b7p-16, 0x1.f3dbf2be7bab8p-22};
+// Minimax polynomials of degree 6, 6 and 7. The three highest coefficients were fitted with a zero low word, which makes them
+// immediate operands; of the others, here from the lowest power on, each would cost two moves in the caller's loop if the compiler
+// saw its value, so they are read from constant memory behind its back.
+static __constant__ double LOG[4] = {  // (4 atanh(s) / s - 4) / s^2 in s^2, |s| <= 3 - sqrt 8, error 4e-15
+    0x1.5555555555558p+0, 0x1.99999999950d1p-1, 0x1.2492492e22afdp-1, 0x1.c71c62b2df696p-2};
+static __constant__ double SIN[4] = {  // sin(pi q / 2) / q in q^2, |q| <= 1/2, error 4e-17
+    0x1.921fb54442d18p+0, -0x1.4abbce625be6cp-1, 0x1.466bc6775a1f7p-4, -0x1.32d2cce387f74p-8};
+static __constant__ double COS[4] = {  // (cos(pi q / 2) - 1) / q^2 in q^2, |q| <= 1/2, error 7e-18
+    -0x1.3bd3cc9be45e4p+0, 0x1.03c1f081b5d70p-2, -0x1.55d3c7e3e8048p-6, 0x1.e1f5069502ca5p-11};
 
-static __device__ __forceinline__ double poly7(const double *c, double x)
+// ((h2 x + h1) x + h0) x^4 + c[3] x^3 + ... + c[0]
+static __device__ __forceinline__ double horner(double h2, double h1, double h0, const double *c, double x)
 {
-    double p = c[6];
+    double p = __fma_rn(__fma_rn(h2, x, h1), x, h0);
 #pragma unroll
-    for (int i = 5; i >= 0; --i)
-        p = __fma_rn(p, x, c[i]);
+    for (int i = 3; i >= 0; --i) {
+        double coefficient;
+        asm("ld.const.f64 %0, [%1];" : "=d"(coefficient) : "l"(__cvta_generic_to_constant(c + i)));
+        p = __fma_rn(p, x, coefficient);
+    }
     return p;
 }
 
@@ -159,7 +161,7 @@ static __device__ __forceinline__ double minus_2_log(double u)
     double e = __fma_rn(-d, q, 1.0);
     e = __fma_rn(e, e, e);
     const double s = f * __fma_rn(q, e, q), s2 = s * s, f2 = f * f;
-    const double tail = __fma_rn(s2, poly7(LOG, s2), f2);
+    const double tail = __fma_rn(s2, horner(0x1.2b663p-2, 0x1.39fd3p-2, 0x1.7462cp-2, LOG, s2), f2);
     return __fma_rn((double)exponent, -0x1.62e42fefa39efp+0, __fma_rn(-s, tail, __fma_rn(f, -2.0, f2)));
 }
 
@@ -178,12 +180,12 @@ static __device__ __forceinline__ void sincos53(double *sine, double *cosine, u6
 {
     const u64 turned = 2 * bits + 1 + (1ull << 51);
     const double q = __longlong_as_double((turned & 0xFFFFFFFFFFFFFull) | 0x3FF0000000000000ull) - 1.5, q2 = q * q;
-    const double s = q * poly7(SIN, q2), c = poly7(COS, q2);
-    const u32 quarter = (u32)(turned >> 52);
-    const double a = quarter & 1 ? c : s, b = quarter & 1 ? -s : c;
-    const u32 half = quarter << 30 & 0x80000000u;
-    *sine = __hiloint2double(__double2hiint(a) ^ half, __double2loint(a));
-    *cosine = __hiloint2double(__double2hiint(b) ^ half, __double2loint(b));
+    const double s = q * horner(0x1.e3f3ap-25, -0x1.e3007p-19, 0x1.50783p-13, SIN, q2);
+    const double c = __fma_rn(q2, horner(-0x1.b264dp-28, 0x1.f9cc4p-22, -0x1.a6d1fp-16, COS, q2), 1.0);
+    const u32 high = (u32)(turned >> 32);  // bits 20 and 21: how many quarter turns were taken off, modulo 4
+    const double a = high & 0x100000u ? c : s, b = high & 0x100000u ? s : c;
+    *sine = __hiloint2double(__double2hiint(a) ^ (high << 10 & 0x80000000u), __double2loint(a));
+    *cosine = __hiloint2double(__double2hiint(b) ^ (high + 0x100000u << 10 & 0x80000000u), __double2loint(b));
 }
 
 // Box-Muller as in normal4, on 53-bit uniforms: |z| <= sqrt(108 ln 2) = 8.65, within a few ulp of curand_normal2_double.

@@ -1,0 +1,5 @@
+"""Random numbers inside kernels."""
+
+from .plan import Philox
+
+__all__ = ["Philox"]

@@ -15,6 +15,14 @@ from ..types import BY_NAME
 from . import simulating
 
 
+_SCALARS = {
+    "int": int,
+    "u32": lambda v: np.uint32(int(v) & 0xFFFFFFFF),
+    "u64": lambda v: np.uint64(int(v) & 0xFFFFFFFFFFFFFFFF),
+    "f32": np.float32,
+}
+
+
 def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run *fn* of *plan* for the simulated thread that calls it."""
     if not simulating():
@@ -36,9 +44,7 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
         value = bound.arguments[arg.name]
         if arg.kind == "registers" and len(value) < traits.storage_size:
             raise KernelValueError(f"{plan.short_name()}.{fn.signature()}: {arg.name} has {len(value)} elements, the plan needs {traits.storage_size}")
-        if arg.kind in ("int", "u32", "u64"):
-            value = int(value) & (0xFFFFFFFF if arg.kind == "u32" else 0xFFFFFFFFFFFFFFFF) if arg.kind != "int" else int(value)
-        values.append(value)
+        values.append(_SCALARS[arg.kind](value) if arg.kind in _SCALARS else value)
     assert fn.meaning is not None
     meaning = fn.meaning(plan, traits)
     with swapped_cuda_module(meaning, _get_kernel_context()):

@@ -1,0 +1,36 @@
+"""Fixtures that the tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from devmath import arch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """Tests neither read nor leave entries in the user's cache; the workers of one run share a folder."""
+    import os
+
+    if "DEVMATH_CACHE_DIR" not in os.environ:
+        base = tmp_path_factory.getbasetemp()
+        base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+        folder = base / "devmath-cache"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.environ["DEVMATH_CACHE_DIR"] = str(folder)
+
+
+@pytest.fixture
+def rng():
+    """Fresh data in each run would hide failures from a rerun; the seed is printed by pytest with the failure."""
+    return np.random.default_rng(20260101)
+
+
+def pytest_collection_modifyitems(items):
+    if arch.device_count():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
