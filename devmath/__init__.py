@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import errors, fft, random
+from .artifact import CompiledKernel, compile, load
 from .kernel import Kernel, kernel
 from .plan import Plan, from_json
 from .targets import cuda as _cuda_target
@@ -13,4 +14,4 @@ __version__ = "0.1.0"
 if _cuda_target.available() and not _simulating():
     _cuda_target.register()
 
-__all__ = ["Kernel", "Plan", "errors", "fft", "from_json", "kernel", "random"]
+__all__ = ["CompiledKernel", "Kernel", "Plan", "compile", "errors", "fft", "from_json", "kernel", "load", "random"]
