@@ -130,8 +130,8 @@ class _Launcher:
             return
         looked = [look_at(a) for a in args]
         try:
-            ready = self._ready.get(tuple([a.type for a in looked]))  # type: ignore[union-attr]
-        except AttributeError:
+            ready = self._ready.get(tuple([a[:2] for a in looked]))  # type: ignore[index]
+        except TypeError:
             ready = None
         if ready is None:
             ready = self._prepare(looked, args)
@@ -167,7 +167,7 @@ class _Launcher:
             ready = (kernel.on_device(types, arch)[0], shape)
             if len({d for d in range(_arch.device_count())}) > 1:
                 return ready  # another device may be current next time
-        self._ready[types] = ready
+        self._ready[tuple([a[:2] for a in arguments])] = ready
         return ready
 
     def _simulate(self, args: tuple[Any, ...]) -> None:

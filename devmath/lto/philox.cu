@@ -61,7 +61,7 @@ static __device__ __forceinline__ void normal_pair(float *out, u32 radius, u32 a
 {
     float r, s, c;
     // sqrt.approx is within 2^-23 (PTX manual) and, unlike sqrtf, does not change with the caller's -prec-sqrt.
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(-2.0f * logf(uniform(radius))));
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(-2.0f * logf(uniform(radius))));
     sincospif(2.0f * uniform(angle), &s, &c);
     out[0] = r * s, out[1] = r * c;
 }
@@ -73,13 +73,13 @@ static __device__ __forceinline__ void normal4(float *out, Words c)
 }
 
 // Box-Muller on the special function units, for Monte Carlo: mean + scale * sqrt(2 ln 2) * sqrt(-log2 u) * (sin, cos)(angle),
-// where scale_ln = scale * sqrt(2 ln 2). Six cheap instructions and four special ones a pair.
-//  - u is the 32-bit uniform of (0, 1], so log2 is finite and |z| <= 6.76. The absolute value costs nothing and keeps the root
-//    real should log2 of a u just below 1 come out positive.
-//  - The word as a signed number is the same angle modulo 2 pi, and in [-pi, pi) sin.approx is at its best. 24 bits or more of it.
-//  - Error of z, by the bounds of the PTX and CUDA manuals (log2 2^-22 absolute on (0.5, 2), relative below; sqrt 2^-23
-//    relative; sine and cosine 2^-21.2 absolute): r * 2^-21 from the angle, min(2^-22.5 / r, 2^-10.7) from a radius r < 1.18,
-//    r * 2^-22 from a larger one. It follows cuRAND's normal of the same words to that accuracy.
+// where scale_ln = scale * sqrt(2 ln 2). Eight plain instructions and four on the special function unit a pair.
+//  - u is the 32-bit uniform of (0, 1], so log2 is finite and |z| <= 6.76. The absolute value is a free operand modifier and keeps
+//    the root real should log2 of a u just below 1 come out positive.
+//  - The word taken as signed is the same angle modulo 2 pi with at least 24 bits, in [-pi, pi), where sin.approx is best.
+//  - Error of z by the bounds in the PTX and CUDA manuals (log2 2^-22, absolute on (0.5, 2) and relative below; sqrt 2^-23
+//    relative; sine and cosine 2^-21.2 absolute): r * 2^-20 from the angle, and from the radius r * 2^-22 where r > 1.18,
+//    min(2^-21.5 / r, 2^-10.7) where it is smaller. It follows normal4 of the same words to that accuracy.
 static __device__ __forceinline__ void normal_pair_fast(float *out, u32 radius, u32 angle, float mean, float scale_ln)
 {
     float l, r, s, c, radians = (float)(int)angle * 0x1.921fb6p-30f;
@@ -151,7 +151,8 @@ static __device__ __forceinline__ double horner(double h2, double h1, double h0,
     return p;
 }
 
-// -2 ln u for a normal u in (0, 1]: fdlibm's scheme (ln(1+f) = f - f^2/2 + s (f^2/2 + R(s^2)), s = f / (2 + f)) without special cases.
+// -2 ln u for a normal u in (0, 1], within 2 ulp: fdlibm's scheme, ln(1+f) = f - f^2/2 + s (f^2/2 + R(s^2)) with s = f / (2 + f),
+// without its special cases.
 static __device__ __forceinline__ double minus_2_log(double u)
 {
     const int high = __double2hiint(u), exponent = (high - 0x3fe6a09e) >> 20;  // 1 + f in [sqrt(1/2), sqrt 2)
@@ -188,7 +189,8 @@ static __device__ __forceinline__ void sincos53(double *sine, double *cosine, u6
     *cosine = __hiloint2double(__double2hiint(b) ^ (high + 0x100000u << 10 & 0x80000000u), __double2loint(b));
 }
 
-// Box-Muller as in normal4, on 53-bit uniforms: |z| <= sqrt(108 ln 2) = 8.65, within a few ulp of curand_normal2_double.
+// Box-Muller as in normal4, on 53-bit uniforms: |z| <= sqrt(108 ln 2) = 8.65, within 4 ulp of the exact value for the uniforms of
+// cuRAND's curand_normal2_double.
 static __device__ __forceinline__ void normal2_f64(double *out, Words c)
 {
     const double r = root(minus_2_log(uniform_f64(c.x, c.y)));

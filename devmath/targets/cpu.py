@@ -29,7 +29,7 @@ from .common import Build, PlanType, building, constant, constant_type, current_
 def _install() -> None:
     from numba.core.datamodel.models import OpaqueModel
     from numba.core.extending import register_model
-    from numba.core.imputils import builtin_registry, lower_constant
+    from numba.core.registry import cpu_target
     from numba.core.typing import templates
     from numba.core.typing.typeof import typeof_impl
 
@@ -43,11 +43,15 @@ def _install() -> None:
 
     register_model(PlanType)(OpaqueModel)
     attributes, keys = make_templates(templates, list(_REGISTRY.values()))
-    templates.infer_getattr(attributes)
-    lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
-    builtin_registry.lower_getattr_generic(PlanType)(_lower_constant)
+    cpu_cuda.TYPING.register_attr(attributes)
+    lowering = cpu_cuda.LOWERING
+    lowering.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
+    lowering.lower_getattr_generic(PlanType)(_lower_constant)
     for key, fn in keys.items():
-        builtin_registry.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
+        lowering.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
+    cpu_target.target_context.refresh()  # numba's own registries first: it puts intrinsics into the first one it finds
+    cpu_target.typing_context.install_registry(cpu_cuda.TYPING)
+    cpu_target.target_context.install_registry(lowering)
 
 
 def _lower_constant(context, builder, ty, value, attr):

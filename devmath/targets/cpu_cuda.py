@@ -8,12 +8,16 @@ from typing import Any
 from numba import types as nbt
 from numba.core.datamodel.models import OpaqueModel
 from numba.core.extending import overload, register_model
-from numba.core.imputils import builtin_registry, lower_constant
+from numba.core.imputils import Registry
 from numba.core.typing import templates
 from numba.core.typing.typeof import typeof_impl
 
 from . import cpu_intrinsics as low
 from .common import current_build
+
+#: The CPU target's own registries: numba-cuda reads numba's built-in ones as well, and must not find these definitions there.
+TYPING = templates.Registry()
+LOWERING = Registry("devmath")
 
 #: Names that make the threads of a block wait for or talk to each other. With one thread a block they do nothing.
 SINGLE_THREAD_ONLY = {"syncthreads", "syncwarp"}
@@ -40,12 +44,12 @@ def _typeof_dim3(value, c):
 register_model(Dim3Type)(OpaqueModel)
 
 
-@lower_constant(Dim3Type)
+@LOWERING.lower_constant(Dim3Type)
 def _constant_dim3(context, builder, ty, value):
     return context.get_dummy_value()
 
 
-@templates.infer_getattr
+@TYPING.register_attr
 class _Dim3Attributes(templates.AttributeTemplate):
     key = Dim3Type
 
@@ -53,7 +57,7 @@ class _Dim3Attributes(templates.AttributeTemplate):
         return nbt.int32 if attr in ("x", "y", "z") else None
 
 
-@builtin_registry.lower_getattr_generic(Dim3Type)
+@LOWERING.lower_getattr_generic(Dim3Type)
 def _dim3_getattr(context, builder, ty, value, attr):
     word = builder.load(low._word(builder, ty.first + "xyz".index(attr)))
     return builder.trunc(word, low._I32)
@@ -75,7 +79,7 @@ def _array_maker(space: str) -> Any:
 
             return typer
 
-    templates.infer_global(array, nbt.Function(_Array))
+    TYPING.register_global(array, nbt.Function(_Array))
 
     def lower(context, builder, sig, args):
         ty, shape = sig.return_type, low.shape_of(sig.args[0])
@@ -93,7 +97,7 @@ def _array_maker(space: str) -> Any:
         return low.shared_array(context, builder, ty, shape, offset + STATIC_OFFSET)
 
     for extra in ((), (nbt.Any,)):
-        builtin_registry.lower(array, nbt.Any, nbt.Any, *extra)(lower)
+        LOWERING.lower(array, nbt.Any, nbt.Any, *extra)(lower)
     return array
 
 
