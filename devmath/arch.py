@@ -26,6 +26,7 @@ _SHARED_LIMIT = {
 #: What a block may have without asking the driver for more.
 DEFAULT_SHARED_LIMIT = 49_152
 MAX_THREADS_PER_BLOCK = 1024
+REGISTERS_PER_BLOCK = 65_536
 
 
 class Arch(NamedTuple):

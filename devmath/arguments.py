@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 import struct
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types as nbt
+from numba.core.errors import NumbaError
 from numba.np.numpy_support import from_dtype
 
 from .errors import ArgumentError
@@ -28,6 +30,17 @@ class Argument(NamedTuple):
     type: nbt.Type
     words: tuple
     stream: int | None = None
+
+
+def _element(dtype: np.dtype) -> nbt.Type:
+    """numba type of an array's elements."""
+    try:
+        ty = from_dtype(dtype)
+    except (NumbaError, NotImplementedError):
+        ty = nbt.pyobject
+    if ty == nbt.pyobject:
+        raise ArgumentError(f"an array of dtype {dtype} cannot be used in a kernel")
+    return ty
 
 
 @functools.lru_cache(maxsize=4096)
@@ -51,7 +64,7 @@ def _array(dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, 
         layout = "F"
     else:
         layout = "A"
-    ty = nbt.Array(from_dtype(dt), len(shape), layout, readonly=readonly)
+    ty = nbt.Array(_element(dt), len(shape), layout, readonly=readonly)
     return ty, (math.prod(shape), dt.itemsize, shape, strides)
 
 
@@ -106,7 +119,10 @@ def _scalar(value: Any) -> Argument:
     if isinstance(value, bool | np.bool_):
         return Argument(SCALAR, nbt.boolean, (bool(value),))
     if isinstance(value, np.generic):
-        ty = from_dtype(value.dtype)
+        try:
+            ty = from_dtype(value.dtype)
+        except (NumbaError, NotImplementedError):
+            raise ArgumentError(f"a number of dtype {value.dtype} cannot be used in a kernel") from None
         return Argument(SCALAR, ty, (value.real.item(), value.imag.item()) if isinstance(ty, nbt.Complex) else (value.item(),))
     if isinstance(value, int):
         if -(2**63) <= value < 2**63:
@@ -122,11 +138,16 @@ def _scalar(value: Any) -> Argument:
 
 
 def _general(value: Any) -> Argument | None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError("masked arrays are not supported in kernels")
     if isinstance(value, np.ndarray):
         return _host(value)
+    # Strings are no numbers, and the compilers give enums and named tuples types of their own.
+    if isinstance(value, enum.Enum | np.flexible):
+        return None
     if isinstance(value, bool | int | float | complex | np.generic):
         return _scalar(value)
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         items = [look_at(v) for v in value]
         if any(i is None or i.side != SCALAR for i in items):
             return None
@@ -144,17 +165,14 @@ def _general(value: Any) -> Argument | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _host_type(dtype: Any, ndim: int, layout: str, readonly: bool, aligned: bool) -> nbt.Type:
-    return nbt.Array(from_dtype(dtype), ndim, layout, readonly=readonly, aligned=aligned)
+def _host_type(dtype: Any, ndim: int, layout: str, readonly: bool) -> nbt.Type:
+    return nbt.Array(_element(dtype), ndim, layout, readonly=readonly)
 
 
 def _host(value: np.ndarray) -> Argument:
     flags = value.flags
     layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-    try:
-        return Argument(HOST, _host_type(value.dtype, value.ndim, layout, not flags.writeable, flags.aligned), ())
-    except NotImplementedError:
-        raise ArgumentError(f"a NumPy array of dtype {value.dtype} cannot be used in a kernel") from None
+    return Argument(HOST, _host_type(value.dtype, value.ndim, layout, not flags.writeable), ())
 
 
 #: How to look at arguments, by their class; classes are added as they are met.

@@ -21,6 +21,8 @@ class Uncacheable(Exception):
     """A kernel refers to something whose value cannot be told from its outside; it is compiled anew in each process."""
 
 
+_PLAIN = (bool, int, float, complex, str, bytes)
+
 #: Options of a device function that change its code.
 _DEVICE_OPTIONS = ("debug", "lineinfo", "opt", "fastmath", "inline", "forceinline", "max_registers")
 
@@ -68,24 +70,26 @@ class _Reader:
         )  # fmt: skip
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> Any:
-        if value is None or value is Ellipsis or isinstance(value, bool | int | float | complex | str | bytes) and not isinstance(value, enum.Enum):
+        if value is None or value is Ellipsis or type(value) in _PLAIN:
             return (type(value).__name__, repr(value) if isinstance(value, complex) or value is Ellipsis else value)
         if isinstance(value, Plan):
             return ("plan", value.identity())
         if isinstance(value, np.generic):
-            return ("numpy scalar", value.dtype.str, value.tobytes())
+            return ("numpy scalar", _dtype(value.dtype), value.tobytes())
         if isinstance(value, np.ndarray):
             if value.dtype.hasobject:
                 raise Uncacheable("an array of objects")
-            return ("array", value.dtype.str, value.shape, value.strides, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest())
+            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+            return ("array", _dtype(value.dtype), value.shape, value.strides, digest)
         if isinstance(value, tuple):
-            return ("tuple", type(value).__qualname__, tuple(self.value(v, ()) for v in value))
+            names = getattr(value, "_fields", ())
+            return ("tuple", type(value).__qualname__, names, tuple(self.value(v, ()) for v in value))
         if isinstance(value, frozenset):
             return ("frozenset", tuple(sorted((repr(v) for v in value))))
         if isinstance(value, enum.Enum):
             return ("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
         if isinstance(value, np.dtype):
-            return ("dtype", value.str if value.fields is None else repr(value))
+            return ("dtype", _dtype(value))
         if isinstance(value, nbt.Type):
             return ("numba type", str(value))
         if isinstance(value, types.ModuleType):
@@ -98,23 +102,29 @@ class _Reader:
         return self.named(value)
 
     def module(self, module: types.ModuleType, attributes: tuple[str, ...]) -> tuple:
-        if is_leaf_module(module) or not attributes:
+        if is_leaf_module(module):
             return ("module", module.__name__)
+        if not attributes:
+            raise Uncacheable(f"the module {module.__name__} as a whole")
         if not hasattr(module, attributes[0]):
             return ("module", module.__name__, attributes[0], "missing")
         return ("module", module.__name__, attributes[0], self.value(getattr(module, attributes[0]), attributes[1:]))
 
     def named(self, value: Any) -> tuple:
-        """Things known by their name: functions and classes of the libraries that every target knows."""
-        owner = getattr(value, "__module__", None) or getattr(type(value), "__module__", "")
-        module = sys.modules.get(owner)
-        name = getattr(value, "__qualname__", None) or type(value).__qualname__
-        if isinstance(value, types.BuiltinFunctionType | types.FunctionType | type) or hasattr(value, "_description_"):
-            if owner == "builtins" or (module is not None and is_leaf_module(module)):
+        """Things known by their name, which must lead back to them: functions and classes of the libraries that every target knows."""
+        owner, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        module = sys.modules.get(owner) if isinstance(owner, str) else None
+        if module is not None and name and (owner == "builtins" or is_leaf_module(module)):
+            found: Any = module
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is value:
                 return ("named", owner, name)
-        elif owner.partition(".")[0] in ("numba", "numba_cuda", "numpy"):
-            return ("named", owner, name, repr(type(value)))
-        raise Uncacheable(f"{name} of {owner}")
+        raise Uncacheable(f"{name or type(value).__qualname__} of {owner or type(value).__module__}")
+
+
+def _dtype(dtype: np.dtype) -> str:
+    return dtype.str if dtype.fields is None else repr(dtype)
 
 
 class _Ref:

@@ -96,6 +96,11 @@ class DeviceFunction:
         return f"{self.name}({', '.join(a.name for a in self.args)})"
 
 
+def required_length(arg: Arg, traits: Traits) -> int | None:
+    """Elements that an array argument must have, where a device function reads or writes all of them."""
+    return {"registers": traits.get("storage_size"), "state": traits.get("state_size")}.get(arg.kind)
+
+
 def return_type(fn: DeviceFunction, plan: Plan) -> nbt.Type:
     """The numba type that a call returns."""
     if fn.returns is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from . import arch as _arch
 from .arch import Arch
 from .errors import LaunchError
-from .plan import CPU, Dim3, Plan, Target
+from .plan import Dim3, Plan, Target
 
 #: Largest grid, CUDA C++ Programming Guide.
 _GRID_LIMIT = (2**31 - 1, 65_535, 65_535)
@@ -94,6 +95,8 @@ def resolve(name: str, cfg: Config, plans: Sequence[tuple[Plan, bool]], target: 
     if isinstance(cfg, PlanLaunch):
         grid, block = cfg.plan.launch_shape(cfg.batch, target, cfg.block)
         shared, origin = 0, f"{cfg.plan.short_name()}.launch({cfg.batch})"
+        if any(n > most for n, most in zip(grid, _GRID_LIMIT, strict=True)):
+            raise LaunchError(f"{name}: {origin} makes a grid of {tuple(grid)} blocks, the most is {_GRID_LIMIT}; split the batch")
     else:
         grid, block, shared, origin = cfg.grid, cfg.block, cfg.shared_memory, f"the block {tuple(cfg.block)}"
     need, biggest = 0, ""
@@ -111,8 +114,6 @@ def resolve(name: str, cfg: Config, plans: Sequence[tuple[Plan, bool]], target: 
     shared = max(shared, need)
     if isinstance(target, Arch) and shared > target.shared_limit:
         raise LaunchError(f"{name}: {shared} bytes of shared memory a block were asked for, {target} has {target.shared_limit}")
-    if target == CPU and any(c for _, c in plans) and block != (1, 1, 1):
-        raise LaunchError(f"{name} runs with one thread a block on the CPU target, got {tuple(block)}; launch it with plan.launch(batch)")
     return Shape(grid, block, shared)
 
 
@@ -128,8 +129,10 @@ def _advice(cfg: Config) -> str:
 
 def stream_handle(stream: Any) -> int | None:
     """The integer handle of a stream of any library; ``None`` where none was given."""
-    if stream is None or isinstance(stream, int):
-        return stream
+    if stream is None:
+        return None
+    if isinstance(stream, numbers.Integral):
+        return int(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1])

@@ -9,18 +9,23 @@ from numba import types as nbt
 from ..codegen.sources import MathdxSource
 from ..functions import Arg, Array, DeviceFunction, Values
 
+# Positions are masked to their range, which changes nothing but tells the compiler that they are not negative: it can then drop
+# Python's wrap-around of negative indices.
+_LANE = 0x3FF
+_BLOCK = 0x7FFFFFFF
+
 
 def _batch(plan, traits):
     if plan.execution == "thread":
 
         def batch():
-            return cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+            return (cuda.blockIdx.x & _BLOCK) * (cuda.blockDim.x & 0x7FF) + (cuda.threadIdx.x & _LANE)
 
         return batch
     per_block = traits.ffts_per_block
 
     def batch():
-        return cuda.blockIdx.x * per_block + cuda.threadIdx.y
+        return (cuda.blockIdx.x & _BLOCK) * per_block + (cuda.threadIdx.y & _LANE)
 
     return batch
 
@@ -37,12 +42,12 @@ def _index(plan, traits):
     if traits.elements_per_thread * stride == plan.size:
 
         def index(i):
-            return cuda.threadIdx.x + i * stride
+            return (cuda.threadIdx.x & _LANE) + i * stride
 
         return index
 
     def index(i):
-        return min(cuda.threadIdx.x + i * stride, last)
+        return min((cuda.threadIdx.x & _LANE) + i * stride, last)
 
     return index
 
@@ -57,17 +62,17 @@ def _active(plan, traits):
         return active
 
     def active(i):
-        return cuda.threadIdx.x + i * stride < size
+        return (cuda.threadIdx.x & _LANE) + i * stride < size
 
     return active
 
 
 def _load(plan, traits):
     count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone = plan.execution == "thread"
+    alone, zero = plan.execution == "thread", plan.value_type(0)
 
     def load(row, registers):
-        lane = 0 if alone else cuda.threadIdx.x
+        lane = 0 if alone else cuda.threadIdx.x & _LANE
         if row.shape[0] >= size and count * stride == size:
             for i in range(count):
                 registers[i] = row[lane + i * stride]
@@ -76,7 +81,7 @@ def _load(plan, traits):
             end = min(row.shape[0], size)
             for i in range(count):
                 k = lane + i * stride
-                registers[i] = row[k] if k < end else 0
+                registers[i] = row[k] if k < end else zero
 
     return load
 
@@ -86,7 +91,7 @@ def _store(plan, traits):
     alone = plan.execution == "thread"
 
     def store(registers, row):
-        lane = 0 if alone else cuda.threadIdx.x
+        lane = 0 if alone else cuda.threadIdx.x & _LANE
         if row.shape[0] >= size and count * stride == size:
             for i in range(count):
                 row[lane + i * stride] = registers[i]
@@ -188,7 +193,7 @@ _ACCESS = (
     ),
 )
 
-_BLOCK = (
+_BLOCK_ONLY = (
     DeviceFunction(
         "scratch",
         (),
@@ -208,7 +213,7 @@ _BLOCK = (
     ),
 )
 
-_THREAD = (
+_THREAD_ONLY = (
     DeviceFunction(
         "execute",
         (_REGISTERS,),
@@ -219,5 +224,5 @@ _THREAD = (
     ),
 )
 
-BLOCK = {fn.name: fn for fn in (*_ACCESS, *_BLOCK)}
-THREAD = {fn.name: fn for fn in (*_ACCESS, *_THREAD)}
+BLOCK = {fn.name: fn for fn in (*_ACCESS, *_BLOCK_ONLY)}
+THREAD = {fn.name: fn for fn in (*_ACCESS, *_THREAD_ONLY)}

@@ -228,3 +228,64 @@ extern "C" __device__ void DM_SYMBOL(normal4_fast_scaled, DM_ROUNDS)(
 {
     normal4_fast_scaled(out, philox(seed, stream, step), mean, scale);
 }
+
+// --------------------------------------------------------------------------------------------------------- a state in registers
+
+// cuRAND's sequential interface on 13 words of the caller's: counter 0-3, key 4-5, position 6 (4: the next draw makes new words),
+// words 7-10, the spare normal 11 and whether it is there 12. Words are chosen by comparison, since an index that is
+// not a constant would force the state out of registers.
+enum { POSITION = 6, WORD = 7, SPARE = 11, HAS_SPARE = 12 };
+
+static __device__ __forceinline__ void refill(u32 *state, u64 step)
+{
+    const u64 stream = (u64)state[3] << 32 | state[2], seed = (u64)state[5] << 32 | state[4];
+    const Words c = philox(seed, stream, step);
+    state[0] = (u32)step, state[1] = (u32)(step >> 32);
+    state[WORD] = c.x, state[WORD + 1] = c.y, state[WORD + 2] = c.z, state[WORD + 3] = c.w;
+}
+
+static __device__ __forceinline__ u32 next(u32 *state)
+{
+    u32 position = state[POSITION];
+    if (position == 4) {
+        refill(state, ((u64)state[1] << 32 | state[0]) + 1);
+        position = 0;
+    }
+    state[POSITION] = position + 1;
+    const u32 low = position == 0 ? state[WORD] : state[WORD + 1], high = position == 2 ? state[WORD + 2] : state[WORD + 3];
+    return position < 2 ? low : high;
+}
+
+extern "C" __device__ void DM_SYMBOL(seed, DM_ROUNDS)(u32 *state, u64 seed, u64 stream, u64 offset)
+{
+    state[2] = (u32)stream, state[3] = (u32)(stream >> 32);
+    state[4] = (u32)seed, state[5] = (u32)(seed >> 32);
+    state[POSITION] = (u32)offset & 3;
+    state[SPARE] = state[HAS_SPARE] = 0;
+    refill(state, offset >> 2);
+}
+
+extern "C" __device__ void DM_SYMBOL(bits, DM_ROUNDS)(u32 *out, u32 *state)
+{
+    *out = next(state);
+}
+
+extern "C" __device__ void DM_SYMBOL(uniform, DM_ROUNDS)(float *out, u32 *state)
+{
+    *out = uniform(next(state));
+}
+
+extern "C" __device__ void DM_SYMBOL(normal, DM_ROUNDS)(float *out, u32 *state)
+{
+    if (state[HAS_SPARE]) {
+        state[HAS_SPARE] = 0;
+        *out = __uint_as_float(state[SPARE]);
+        return;
+    }
+    float pair[2];
+    const u32 radius = next(state);
+    normal_pair(pair, radius, next(state));
+    state[SPARE] = __float_as_uint(pair[1]);
+    state[HAS_SPARE] = 1;
+    *out = pair[0];
+}

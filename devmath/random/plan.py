@@ -33,6 +33,7 @@ class Philox(Plan):
     kind_name: ClassVar[str] = "Philox"
     variants: ClassVar = {"thread": records.PHILOX}
     constants: ClassVar = ("rounds",)
+    trait_names: ClassVar = ("state_size",)
 
     def __init__(self, rounds: int = 10):
         if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer):
@@ -67,8 +68,8 @@ class Philox(Plan):
         return f"Philox({self.rounds})"
 
     def compute_traits(self, target: Target) -> Traits:
-        """Nothing depends on the target."""
-        return Traits()
+        """The same on every target: ``state_size``, the words of a state."""
+        return Traits(state_size=records.STATE_WORDS)
 
     def launch_shape(self, batch: int, target: Target, block: int | None) -> tuple[Dim3, Dim3]:
         """One thread for each of *batch* streams, 256 a block unless *block* says otherwise."""

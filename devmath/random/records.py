@@ -237,7 +237,7 @@ _STATEFUL = (
         (),
         f"A thread-local array of {STATE_WORDS} words for a generator's state, to be set by `seed`. It stays in registers where the compiler "
         "can see all its uses.",
-        returns=Array("local", lambda plan: nbt.uint32, lambda traits: STATE_WORDS),
+        returns=Array("local", lambda plan: nbt.uint32, lambda traits: traits.state_size),
     ),
     DeviceFunction(
         "seed",

@@ -80,17 +80,22 @@ def _local_length(expr: Any, value_of: Any) -> int | None:
         return owner.plan.traits(owner.target).storage_size if func.attr == "registers" else None
     if func.attr != "array":
         return None
-    if not (isinstance(owner, ir.Expr) and owner.op == "getattr" and owner.attr == "local"):
+    if isinstance(owner, ir.Expr) and owner.op == "getattr":
+        if owner.attr != "local":
+            return None
+    elif getattr(owner, "__name__", "").rpartition(".")[2] != "local":  # `from numba.cuda import local`
         return None
-    shape = expr.args[0] if expr.args else dict(expr.kws).get("shape")
-    length = value_of(shape)
+    length = value_of(expr.args[0] if expr.args else dict(expr.kws).get("shape"))
+    if isinstance(length, ir.Expr) and length.op == "build_tuple" and len(length.items) == 1:
+        length = value_of(length.items[0])
+    if isinstance(length, tuple) and len(length) == 1:
+        length = length[0]
     if isinstance(length, ir.Expr) and length.op == "getattr":
         plan = value_of(length.value)
         if isinstance(plan, BoundPlan):
             traits = plan.plan.traits(plan.target)
-            length = traits.get(length.attr, getattr(plan.plan, length.attr, None))
-    if isinstance(length, tuple) and len(length) == 1:
-        length = length[0]
+            # Not `get`: its default would ask for the current device's traits.
+            length = traits[length.attr] if length.attr in traits else getattr(plan.plan, length.attr, None)
     return int(length) if isinstance(length, int) else None
 
 

@@ -17,7 +17,7 @@ from numba import types as nbt
 from numba.core.compiler_lock import global_compiler_lock
 
 from ..errors import LaunchError, TargetError
-from ..functions import Array, DeviceFunction
+from ..functions import Array, DeviceFunction, required_length
 from ..plan import CPU, BoundPlan, Dim3, Plan
 from . import cpu_cuda, rewrite
 from . import cpu_intrinsics as low
@@ -76,16 +76,20 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         return low.stack_array(context, builder, sig.return_type, (fn.returns.count(ty.traits),))
     inner, values = list(sig.args[1:]), list(args[1:])
     for arg, arg_type, value in zip(fn.args, inner, values, strict=True):
-        if arg.kind == "registers":
-            need, what = ty.traits.storage_size, f"{ty.plan.short_name()}.{fn.signature()}: {arg.name} has the wrong length, the plan needs "
-
-            def check(r):
-                if r.size < need:
-                    raise ValueError(message)
-
-            message = f"{what}{need} elements on the CPU target"
-            context.compile_internal(builder, check, nbt.none(arg_type), (value,))
+        need = required_length(arg, ty.traits)
+        if need is not None:
+            message = f"{ty.plan.short_name()}.{fn.signature()}: {arg.name} has too few elements, the plan needs {need} on the CPU target"
+            context.compile_internal(builder, _length_check(need, message), nbt.none(arg_type), (value,))
     return context.compile_internal(builder, meaning_of(fn, ty, _ForCpu(build, False).function), sig.replace(args=tuple(inner), recvr=None), values)
+
+
+@functools.cache
+def _length_check(need: int, message: str) -> Any:
+    def check(array):
+        if array.size < need:
+            raise ValueError(message)
+
+    return check
 
 
 class _ForCpu(rewrite.Rewriter):
@@ -217,6 +221,8 @@ class CpuKernel:
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, args: tuple[Any, ...]) -> None:
         """Run every block; returns when all are done."""
         blocks = grid.x * grid.y * grid.z
+        if blocks == 0:  # an empty batch
+            return
         workers = min(numba.get_num_threads(), blocks)
         if shared_bytes > cpu_cuda.STATIC_OFFSET:
             raise LaunchError(f"dynamic shared memory of {shared_bytes} bytes: the CPU target has {cpu_cuda.STATIC_OFFSET}")

@@ -16,7 +16,7 @@ from .. import arch as _arch
 from ..arch import Arch
 from ..codegen import link, sources, versions
 from ..errors import PlanError, need_gpu_packages
-from ..functions import Array, DeviceFunction, Values
+from ..functions import Array, DeviceFunction, Values, required_length
 from ..plan import BoundPlan, Plan
 from . import rewrite
 from .common import Build, PlanType, building, constant, constant_type, current_build, make_templates, meaning_of
@@ -141,8 +141,9 @@ def _call_symbol(fn: DeviceFunction, symbol: str, context, builder, sig, args):
     for arg, arg_type, value in zip(fn.args, sig.args[1:], args[1:], strict=True):
         if isinstance(arg_type, nbt.Array):
             array = context.make_array(arg_type)(context, builder, value)
-            if arg.kind == "registers":
-                _trap_unless_length(builder, array.nitems, ty.traits.storage_size)
+            need = required_length(arg, ty.traits)
+            if need is not None:
+                _trap_unless_length(builder, array.nitems, need)
             pointer = array.data
             if pointer.type.addrspace:
                 pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee))
@@ -258,8 +259,24 @@ def compile_kernel(
             fastmath=fastmath, lineinfo=lineinfo, launch_bounds=launch_bounds, debug=False, opt=True,
         )  # fmt: skip
     blobs = [_as_blob(fn.__name__, i, code) for i, code in enumerate(codes)]
-    cubin = link.link([*blobs, *sources.ltoir(list(build.sources), arch)], arch, max_registers=max_registers)
+    limit = min(max_registers or _ALL_REGISTERS, _registers_that_fit(build, arch))
+    # An explicit limit of 255 is not the same as none: without one the assembler weighs registers against occupancy.
+    cubin = link.link([*blobs, *sources.ltoir(list(build.sources), arch)], arch, max_registers=limit if limit < _ALL_REGISTERS else None)
     return Compiled(cubin, link.entry_name(cubin), build)
+
+
+_ALL_REGISTERS = 255
+
+
+def _registers_that_fit(build: Build, arch: Arch) -> int:
+    """The most registers a thread may have for the largest block that a plan asks for to be launched at all."""
+    threads = max((_threads(plan, arch) for plan, cooperative in build.plans() if cooperative), default=1)
+    return min(_ALL_REGISTERS, _arch.REGISTERS_PER_BLOCK // threads // 8 * 8)
+
+
+def _threads(plan: Plan, arch: Arch) -> int:
+    block = plan.traits(arch).block_dim
+    return -(-block.x * block.y * block.z // 32) * 32
 
 
 def _as_blob(name: str, i: int, code: Any) -> sources.Blob:

@@ -141,13 +141,19 @@ class Rewriter:
             if any(a is not b for a, b in zip(items, value, strict=True)):
                 return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
             return value
-        if isinstance(value, types.ModuleType) and not is_leaf_module(value) and attributes:
+        if isinstance(value, types.ModuleType) and not is_leaf_module(value):
             return self._module(value, attributes, where)
         return value
 
     def _module(self, module: types.ModuleType, attributes: tuple[str, ...], where: Where) -> types.ModuleType:
-        proxy = self._once(module, lambda: types.ModuleType(module.__name__))
-        if hasattr(module, attributes[0]):
+        def make() -> types.ModuleType:
+            proxy = types.ModuleType(module.__name__)
+            # For what is taken from the module through another name: `m = module; m.f(x)`.
+            proxy.__getattr__ = lambda name: self._value(getattr(module, name), (), where)  # type: ignore[method-assign]
+            return proxy
+
+        proxy = self._once(module, make)
+        if attributes and hasattr(module, attributes[0]):
             setattr(proxy, attributes[0], self._value(getattr(module, attributes[0]), attributes[1:], where))
         return proxy
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types as nbt
 
 from ..errors import KernelTypeError, KernelValueError, TargetError
-from ..functions import Array, DeviceFunction, Values, check_arguments
+from ..functions import Array, DeviceFunction, Values, check_arguments, required_length
 from ..plan import CPU, Plan
 from ..types import BY_NAME
 from . import simulating
@@ -42,8 +42,9 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
     values = []
     for arg in fn.args:
         value = bound.arguments[arg.name]
-        if arg.kind == "registers" and len(value) < traits.storage_size:
-            raise KernelValueError(f"{plan.short_name()}.{fn.signature()}: {arg.name} has {len(value)} elements, the plan needs {traits.storage_size}")
+        need = required_length(arg, traits)
+        if need is not None and len(value) < need:
+            raise KernelValueError(f"{plan.short_name()}.{fn.signature()}: {arg.name} has {len(value)} elements, the plan needs {need}")
         values.append(_SCALARS[arg.kind](value) if arg.kind in _SCALARS else value)
     assert fn.meaning is not None
     meaning = fn.meaning(plan, traits)
