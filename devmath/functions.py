@@ -123,10 +123,15 @@ def check_arguments(fn: DeviceFunction, plan: Plan, given: tuple[nbt.Type, ...],
         bound[name] = ty
     if len(given) > len(names) or len(bound) < len(names):
         raise KernelTypeError(f"{call} takes {len(names)} argument{'s' * (len(names) != 1)}, got {len(given) + len(keywords)}")
-    return tuple(_check_one(call, arg, plan, bound[arg.name]) for arg in fn.args)
+    return tuple(_check_one(call, arg, plan, bound[arg.name], _writes(fn, arg)) for arg in fn.args)
 
 
-def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type) -> nbt.Type:
+def _writes(fn: DeviceFunction, arg: Arg) -> bool:
+    """Whether *fn* writes into an array argument: a row in ``store`` alone, a thread's own arrays in all but it."""
+    return (fn.name == "store") == (arg.kind == "row")
+
+
+def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type, written: bool) -> nbt.Type:
     got = elements.describe(ty)
     if arg.kind in ("int", "u32", "u64"):
         if not isinstance(ty, nbt.Integer | nbt.Boolean):
@@ -147,4 +152,6 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type) -> nbt.Type:
         raise KernelTypeError(f"{call}: {arg.name} is {ty.dtype}, the {plan.kind_name} works on {want}")
     if arg.kind in ("registers", "state") and ty.layout != "C":
         raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.registers() or cuda.local.array make it")
+    if written and not ty.mutable:
+        raise KernelTypeError(f"{call}: {arg.name} is a read-only array and would be written")
     return ty

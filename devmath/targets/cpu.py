@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -101,7 +102,7 @@ class _ForCpu(rewrite.Rewriter):
         import numba.cuda as cuda
 
         self._cuda = cuda
-        self._stand_ins = {id(getattr(cuda, n)): (n, v) for n, v in cpu_cuda.MEMBERS.items() if hasattr(cuda, n) and n != "warpsize"}
+        self._stand_ins = dict(_members(cuda))
 
     def replace(self, value, attributes, where):
         if isinstance(value, Plan):
@@ -113,19 +114,19 @@ class _ForCpu(rewrite.Rewriter):
             self._need(attributes[1:], where)
             return self._numba_with_stand_in()
         if id(value) in self._stand_ins:
-            name, stand_in = self._stand_ins[id(value)]
-            self._need((name, *attributes), where)
+            path, stand_in = self._stand_ins[id(value)]
+            self._need((*path, *attributes), where)
             return stand_in
         owner = getattr(value, "__module__", None) or ""
         if isinstance(owner, str) and owner.startswith(("numba.cuda", "numba_cuda")) and not rewrite.is_device_function(value):
-            raise _missing(where)
+            raise cpu_cuda.missing_here(where)
         if getattr(value, "__name__", "").startswith("numba.cuda") and hasattr(value, "__file__"):
-            raise _missing(where)
+            raise cpu_cuda.missing_here(where)
         return value
 
     def _need(self, attributes: tuple[str, ...], where: rewrite.Where) -> None:
         if not cpu_cuda.lookup(attributes):
-            raise _missing(where)
+            raise cpu_cuda.missing_here(where)
         if attributes and attributes[0] in cpu_cuda.SINGLE_THREAD_ONLY:
             self._build.single_thread.append(str(where))
 
@@ -151,8 +152,17 @@ class _ForCpu(rewrite.Rewriter):
         return compiled
 
 
-def _missing(where: rewrite.Where) -> TargetError:
-    return TargetError(f"{where} does not exist on the CPU target; run the kernel on the GPU, or write that part for both")
+def _members(cuda: Any) -> Iterator[tuple[int, tuple[tuple[str, ...], Any]]]:
+    """What a kernel may have imported from ``numba.cuda`` by itself: its id, its path there and its stand-in."""
+    for name, stand_in in cpu_cuda.MEMBERS.items():
+        if name == "warpsize" or not hasattr(cuda, name):
+            continue
+        original = getattr(cuda, name)
+        yield id(original), ((name,), stand_in)
+        if name in cpu_cuda.NAMESPACES:
+            for inner, value in vars(stand_in).items():
+                if not inner.startswith("__") and hasattr(original, inner):
+                    yield id(getattr(original, inner)), ((name, inner), value)
 
 
 @functools.cache

@@ -7,13 +7,16 @@ from typing import Any
 
 from numba import types as nbt
 from numba.core.datamodel.models import OpaqueModel
-from numba.core.extending import overload, register_model
+from numba.core.extending import intrinsic, overload, register_model
 from numba.core.imputils import Registry
 from numba.core.typing import templates
 from numba.core.typing.typeof import typeof_impl
 
+from ..errors import KernelTypeError, KernelValueError, TargetError
+from ..types import describe
 from . import cpu_intrinsics as low
 from .common import current_build
+from .cpu_atomics import OPERATIONS, cas
 
 #: The CPU target's own registries: numba-cuda reads numba's built-in ones as well, and must not find these definitions there.
 TYPING = templates.Registry()
@@ -75,7 +78,12 @@ def _array_maker(space: str) -> Any:
 
         def generic(self):
             def typer(shape, dtype, alignment=None):
-                return low.array_type(shape, dtype)
+                ty = low.array_type(shape, dtype)
+                if ty is None:
+                    raise KernelTypeError(
+                        f"cuda.{space}.array takes a shape and a dtype that are compile-time constants, got {describe(shape)} and {describe(dtype)}"
+                    )
+                return ty
 
             return typer
 
@@ -120,124 +128,82 @@ threadIdx, blockIdx = _Dim3(low.THREAD_IDX), _Dim3(low.BLOCK_IDX)
 blockDim, gridDim = _Dim3(low.BLOCK_DIM), _Dim3(low.GRID_DIM)
 
 
-def _grid(ndim):
+def _dimensions(name: str, ndim: nbt.Type) -> int:
     n = getattr(ndim, "literal_value", None)
+    if n not in (1, 2, 3):
+        raise KernelValueError(f"cuda.{name} takes 1, 2 or 3, written as a constant, got {n if n is not None else describe(ndim)}")
+    return n
+
+
+def _grid(ndim):
+    n = _dimensions("grid", ndim)
     if n == 1:
         return lambda ndim: low.word(0) * low.word(6) + low.word(3)
     if n == 2:
         return lambda ndim: (low.word(0) * low.word(6) + low.word(3), low.word(1) * low.word(7) + low.word(4))
-    if n == 3:
-        return lambda ndim: (
-            low.word(0) * low.word(6) + low.word(3),
-            low.word(1) * low.word(7) + low.word(4),
-            low.word(2) * low.word(8) + low.word(5),
-        )
-    return None
+    return lambda ndim: (
+        low.word(0) * low.word(6) + low.word(3),
+        low.word(1) * low.word(7) + low.word(4),
+        low.word(2) * low.word(8) + low.word(5),
+    )
 
 
 def _gridsize(ndim):
-    n = getattr(ndim, "literal_value", None)
+    n = _dimensions("gridsize", ndim)
     if n == 1:
         return lambda ndim: low.word(6) * low.word(9)
     if n == 2:
         return lambda ndim: (low.word(6) * low.word(9), low.word(7) * low.word(10))
-    if n == 3:
-        return lambda ndim: (low.word(6) * low.word(9), low.word(7) * low.word(10), low.word(8) * low.word(11))
-    return None
+    return lambda ndim: (low.word(6) * low.word(9), low.word(7) * low.word(10), low.word(8) * low.word(11))
 
 
-def _bits(x):
-    return x.bitwidth if isinstance(x, nbt.Integer) else None
+@intrinsic
+def _barrier(typingctx):
+    def codegen(context, builder, sig, args):
+        build = current_build()
+        if build is not None and not build.single_thread:  # reached through another name: `c = cuda; c.syncthreads()`
+            build.single_thread.append("cuda.syncthreads")
+        return context.get_dummy_value()
 
-
-def _popc(x):
-    if not _bits(x):
-        return None
-
-    def popc(x):
-        n = 0
-        while x:
-            x &= x - 1
-            n += 1
-        return n
-
-    return popc
-
-
-def _clz(x):
-    bits = _bits(x)
-    if not bits:
-        return None
-
-    def clz(x):
-        n = 0
-        for i in range(bits):
-            if (x >> (bits - 1 - i)) & 1:
-                break
-            n += 1
-        return n
-
-    return clz
-
-
-def _ffs(x):
-    bits = _bits(x)
-    if not bits:
-        return None
-
-    def ffs(x):
-        for i in range(bits):
-            if (x >> i) & 1:
-                return i + 1
-        return 0
-
-    return ffs
-
-
-def _brev(x):
-    bits = _bits(x)
-    if not bits:
-        return None
-
-    def brev(x):
-        r = x & 0
-        for i in range(bits):
-            r = (r << 1) | ((x >> i) & 1)
-        return r
-
-    return brev
+    return nbt.none(), codegen
 
 
 _none = _function("none", lambda: lambda: None)
 
 
+class _Missing(TargetError, AttributeError):
+    """An attribute that is not there: numba looks for some that need not be."""
+
+
 def _namespace(name: str, **members: Any) -> pytypes.ModuleType:
+    def missing(attribute: str) -> Any:
+        raise _Missing(str(missing_here(f"{name}.{attribute}")))
+
     module = pytypes.ModuleType(name)
-    module.__dict__.update(members)
+    module.__dict__.update(members, __getattr__=missing)
     return module
+
+
+def missing_here(what: object) -> TargetError:
+    """What to say about something that only a GPU has."""
+    return TargetError(f"{what} does not exist on the CPU target; run the kernel on the GPU, or write that part for both")
+
+
+def _atomic(name: str, operation: Any) -> Any:
+    return _function(name, lambda array, index, value: lambda array, index, value: operation(array, index, value))
 
 
 grid = _function("grid", _grid)
 gridsize = _function("gridsize", _gridsize)
-syncthreads = _function("syncthreads", lambda: lambda: None)
-syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: None)
+syncthreads = _function("syncthreads", lambda: lambda: _barrier())
+syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: _barrier())
 
 local = _namespace("cuda.local", array=_array_maker("local"))
 shared = _namespace("cuda.shared", array=_array_maker("shared"))
 const = _namespace("cuda.const", array_like=_function("array_like", lambda a: lambda a: a))
-atomic = _namespace(
-    "cuda.atomic",
-    compare_and_swap=_function("compare_and_swap", lambda a, o, v: lambda a, o, v: low.compare_and_swap(a, o, v)),
-)
-
-
-def _atomic(name: str) -> Any:
-    intrinsic = low.atomic_rmw(name)
-    return _function(name, lambda a, i, v: lambda a, i, v: intrinsic(a, i, v))
-
-
-for _name in low._ATOMIC:
-    setattr(atomic, _name, _atomic(_name))
+atomic = _namespace("cuda.atomic", **{name: _atomic(name, operation) for name, operation in OPERATIONS.items()})
+atomic.cas = _function("cas", lambda array, index, old, value: lambda array, index, old, value: cas(array, index, old, value))
+atomic.compare_and_swap = _function("compare_and_swap", lambda array, old, value: lambda array, old, value: cas(array, 0, old, value))
 
 #: Everything that exists on the CPU target, by its name in the ``cuda`` module.
 MEMBERS: dict[str, Any] = {
@@ -257,23 +223,23 @@ MEMBERS: dict[str, Any] = {
     "threadfence_block": _none,
     "threadfence_system": _none,
     "warpsize": 32,
-    "popc": _function("popc", _popc),
-    "clz": _function("clz", _clz),
-    "ffs": _function("ffs", _ffs),
-    "brev": _function("brev", _brev),
+    "popc": _function("popc", lambda x: lambda x: low.popc(x)),
+    "clz": _function("clz", lambda x: lambda x: low.clz(x)),
+    "ffs": _function("ffs", lambda x: lambda x: low.ffs(x)),
+    "brev": _function("brev", lambda x: lambda x: low.brev(x)),
     "fma": _function("fma", lambda a, b, c: lambda a, b, c: low.fma(a, b, c)),
     "selp": _function("selp", lambda p, a, b: lambda p, a, b: a if p else b),
 }
-MODULE = _namespace("devmath.targets.cpu_cuda", **MEMBERS)
 NAMESPACES = {"local", "shared", "const", "atomic"}
+#: Element types are in the ``cuda`` module as well: ``cuda.float32``.
+_TYPES = {"types": nbt, **{name: ty for name, ty in vars(nbt).items() if isinstance(ty, nbt.Type)}}
+MODULE = _namespace("cuda", **_TYPES, **MEMBERS)
 
 
 def lookup(attributes: tuple[str, ...]) -> bool:
     """Whether ``cuda.<attributes>`` exists here (a bare ``cuda`` does)."""
     if not attributes:
         return True
-    if attributes[0] not in MEMBERS:
-        return False
     if attributes[0] in NAMESPACES:
-        return len(attributes) > 1 and hasattr(MEMBERS[attributes[0]], attributes[1])
-    return True
+        return len(attributes) == 1 or attributes[1] in vars(MEMBERS[attributes[0]])
+    return attributes[0] in MEMBERS or attributes[0] in _TYPES

@@ -19,6 +19,9 @@ from numba.core import cgutils
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 
+from ..errors import KernelTypeError
+from ..types import describe
+
 WORDS = 16
 BLOCK_IDX, THREAD_IDX, BLOCK_DIM, GRID_DIM, SHARED, DYNAMIC_BYTES = 0, 3, 6, 9, 12, 13
 
@@ -153,71 +156,51 @@ def shared_array(context, builder, ty: nbt.Array, extents: tuple[int, ...] | Non
     return _make_array(context, builder, ty, (length,), builder.inttoptr(base, _BYTES))
 
 
-_ATOMIC = {
-    "add": ("add", "add", "fadd"),
-    "sub": ("sub", "sub", "fsub"),
-    "max": ("max", "umax", "fmax"),
-    "min": ("min", "umin", "fmin"),
-    "and_": ("and", "and", None),
-    "or_": ("or", "or", None),
-    "xor": ("xor", "xor", None),
-    "exch": ("xchg", "xchg", "xchg"),
-}
-
-
-def atomic_rmw(name: str):
-    """The intrinsic ``cuda.atomic.<name>(array, index, value)``; the old value is returned."""
-
-    def codegen(context, builder, sig, args):
-        ty, index_ty, value_ty = sig.args
-        array = context.make_array(ty)(context, builder, args[0])
-        indices = cgutils.unpack_tuple(builder, args[1], len(index_ty)) if isinstance(index_ty, nbt.BaseTuple) else [args[1]]
-        kinds = list(index_ty) if isinstance(index_ty, nbt.BaseTuple) else [index_ty]
-        indices = [context.cast(builder, i, k, nbt.intp) for i, k in zip(indices, kinds, strict=True)]
-        pointer = cgutils.get_item_pointer(context, builder, ty, array, indices, wraparound=True)
-        value = context.cast(builder, args[2], value_ty, ty.dtype)
-        signed, unsigned, real = _ATOMIC[name]
-        if isinstance(ty.dtype, nbt.Float):
-            op = real
-        else:
-            op = signed if ty.dtype.signed else unsigned
-        return builder.atomic_rmw(op, pointer, value, "seq_cst")
-
-    @intrinsic
-    def atomic(typingctx, array, index, value):
-        if not isinstance(array, nbt.Array) or not isinstance(array.dtype, nbt.Integer | nbt.Float):
-            return None
-        if isinstance(array.dtype, nbt.Float) and _ATOMIC[name][2] is None:
-            return None
-        return array.dtype(array, index, value), codegen
-
-    return atomic
+def _integer(name: str, ty: nbt.Type) -> nbt.Integer:
+    if not isinstance(ty, nbt.Integer):
+        raise KernelTypeError(f"cuda.{name} takes an integer, got {describe(ty)}")
+    return nbt.unliteral(ty)
 
 
 @intrinsic
-def compare_and_swap(typingctx, array, old, value):
-    """``cuda.atomic.compare_and_swap(array, old, value)`` on element 0."""
+def popc(typingctx, x):
+    """Number of bits that are set."""
+    ty = _integer("popc", x)
+    return ty(ty), lambda context, builder, sig, args: builder.ctpop(args[0])
+
+
+@intrinsic
+def clz(typingctx, x):
+    """Number of leading zero bits; the width for 0."""
+    ty = _integer("clz", x)
+    return ty(ty), lambda context, builder, sig, args: builder.ctlz(args[0], ir.IntType(1)(0))
+
+
+@intrinsic
+def ffs(typingctx, x):
+    """Number, from 1, of the lowest bit that is set; 0 for 0."""
+    ty = _integer("ffs", x)
 
     def codegen(context, builder, sig, args):
-        ty, old_ty, value_ty = sig.args
-        data = context.make_array(ty)(context, builder, args[0]).data
-        expected = context.cast(builder, args[1], old_ty, ty.dtype)
-        new = context.cast(builder, args[2], value_ty, ty.dtype)
-        result = builder.cmpxchg(data, expected, new, "seq_cst", "seq_cst")
-        return builder.extract_value(result, 0)
+        lowest = builder.add(builder.cttz(args[0], ir.IntType(1)(0)), args[0].type(1))
+        none = builder.icmp_unsigned("==", args[0], args[0].type(0))
+        return context.cast(builder, builder.select(none, args[0].type(0), lowest), ty, nbt.uint32)
 
-    if not isinstance(array, nbt.Array) or not isinstance(array.dtype, nbt.Integer):
-        return None
-    return array.dtype(array, old, value), codegen
+    return nbt.uint32(ty), codegen
+
+
+@intrinsic
+def brev(typingctx, x):
+    """The bits in reverse order, of 32 bits or of 64."""
+    ty = nbt.uint64 if _integer("brev", x).bitwidth > 32 else nbt.uint32
+    return ty(ty), lambda context, builder, sig, args: builder.bitreverse(args[0])
 
 
 @intrinsic
 def fma(typingctx, a, b, c):
-    """``a * b + c`` with one rounding."""
-    if not (isinstance(a, nbt.Float) and a == b == c):
-        return None
-
-    def codegen(context, builder, sig, args):
-        return builder.fma(*args)
-
-    return a(a, b, c), codegen
+    """``a * b + c`` with one rounding, in float32 where all three are."""
+    for ty in (a, b, c):
+        if not isinstance(ty, nbt.Integer | nbt.Float):
+            raise KernelTypeError(f"cuda.fma takes real numbers, got {describe(ty)}")
+    ty = nbt.float32 if a == b == c == nbt.float32 else nbt.float64
+    return ty(ty, ty, ty), lambda context, builder, sig, args: builder.fma(*args)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from numba import types as nbt
@@ -196,9 +198,16 @@ class _ForArch(rewrite.Rewriter):
     def __init__(self, arch: Arch):
         super().__init__()
         self.arch = arch
+        #: The generated code that the kernel will need, as far as its text says so.
+        self.sources: dict[sources.Source, None] = {}
 
     def replace(self, value, attributes, where):
-        return BoundPlan(value, self.arch) if isinstance(value, Plan) else value
+        if not isinstance(value, Plan):
+            return value
+        fn = value.functions.get(attributes[0]) if attributes else None
+        if fn is not None and fn.code is not None:
+            self.sources[fn.code(value, value.traits(self.arch))] = None
+        return BoundPlan(value, self.arch)
 
     def device_function(self, dispatcher):
         from numba.cuda.dispatcher import CUDADispatcher
@@ -252,8 +261,10 @@ def compile_kernel(
 
     register()
     with global_compiler_lock, building(Build()) as build, _pretend_device(arch):
-        bound = _ForArch(arch).function(fn)
+        rewriter = _ForArch(arch)
+        bound = rewriter.function(fn)
         check_registers(bound)
+        generated = _generate(list(rewriter.sources), arch)
         codes, _ = compile_all(
             bound, nbt.void(*argtypes), device=False, abi="numba", output="ltoir", cc=arch.cc,
             fastmath=fastmath, lineinfo=lineinfo, launch_bounds=launch_bounds, debug=False, opt=True,
@@ -261,8 +272,23 @@ def compile_kernel(
     blobs = [_as_blob(fn.__name__, i, code) for i, code in enumerate(codes)]
     limit = min(max_registers or _ALL_REGISTERS, _registers_that_fit(build, arch))
     # An explicit limit of 255 is not the same as none: without one the assembler weighs registers against occupancy.
-    cubin = link.link([*blobs, *sources.ltoir(list(build.sources), arch)], arch, max_registers=limit if limit < _ALL_REGISTERS else None)
+    others = generated.result() if set(build.sources) == set(rewriter.sources) else sources.ltoir(list(build.sources), arch)
+    cubin = link.link([*blobs, *others], arch, max_registers=limit if limit < _ALL_REGISTERS else None)
     return Compiled(cubin, link.entry_name(cubin), build)
+
+
+def _generate(wanted: list[sources.Source], arch: Arch) -> Future[list[sources.Blob]]:
+    """Generate code beside numba's own work: most of a cold start is spent in NVRTC, which leaves Python's lock alone."""
+    future: Future[list[sources.Blob]] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(sources.ltoir(wanted, arch))
+        except BaseException as e:
+            future.set_exception(e)
+
+    threading.Thread(target=work, name="devmath-codegen", daemon=True).start()
+    return future
 
 
 _ALL_REGISTERS = 255

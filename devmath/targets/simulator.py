@@ -37,7 +37,7 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
     if isinstance(fn.returns, Array):
         dtype = _numpy(fn.returns.dtype(plan))
         if fn.returns.space == "shared":
-            return _get_kernel_context().shared.array(0, dtype)
+            return _get_kernel_context().shared.array(0, np.dtype(dtype))
         return np.empty(fn.returns.count(traits), dtype)
     values = []
     for arg in fn.args:
