@@ -6,6 +6,7 @@ numba and numba-cuda keep separate registries with the same interfaces, so the t
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -105,12 +106,17 @@ def constant(ty: PlanType, name: str) -> Any:
     return ty.traits[name] if name in ty.plan.trait_names else getattr(ty.plan, name)
 
 
-def make_templates(templates: Any, kinds: list[type[Plan]]) -> tuple[type, dict[tuple, DeviceFunction]]:
-    """The attribute template of :class:`PlanType` for one typing registry, and the lowering keys of the device functions."""
-    methods: dict[tuple, type] = {}
-    keys: dict[tuple, DeviceFunction] = {}
+def make_templates(templates: Any, lower: Callable[[tuple, DeviceFunction], None]) -> type:
+    """The attribute template of :class:`PlanType` for one typing registry.
 
-    def method(key_: tuple, fn: DeviceFunction) -> type:
+    The template of a device function is made when it is first met, so that plans may be declared at any time; *lower* is then called with
+    its key, to register its lowering.
+    """
+
+    @functools.cache
+    def method(kind: type[Plan], variant: str, name: str) -> type:
+        fn = kind.variants[variant][name]
+        key_ = ("devmath", kind, variant, name)
         parameters = [inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for a in fn.args]
 
         class Method(templates.AbstractTemplate):
@@ -122,13 +128,8 @@ def make_templates(templates: Any, kinds: list[type[Plan]]) -> tuple[type, dict[
                 sig = templates.signature(return_type(fn, plan_type.plan), *checked, recvr=plan_type)
                 return sig.replace(pysig=inspect.Signature(parameters))
 
+        lower(key_, fn)
         return Method
-
-    for kind in kinds:
-        for variant, table in kind.variants.items():
-            for fn in table.values():
-                key = ("devmath", kind.kind_name, variant, fn.name)
-                keys[key], methods[key] = fn, method(key, fn)
 
     class PlanAttributes(templates.AttributeTemplate):
         key = PlanType
@@ -136,13 +137,13 @@ def make_templates(templates: Any, kinds: list[type[Plan]]) -> tuple[type, dict[
         def generic_resolve(self, ty, attr):
             plan = ty.plan
             if attr in plan.functions:
-                return nbt.BoundFunction(methods["devmath", plan.kind_name, plan.variant, attr], ty)
+                return nbt.BoundFunction(method(type(plan), plan.variant, attr), ty)
             if attr in plan.constants or attr in plan.trait_names:
                 return constant_type(constant(ty, attr))
             names = ", ".join(sorted({*plan.functions, *plan.constants, *plan.trait_names}))
             raise KernelTypeError(f"{plan.short_name()} has no attribute {attr!r} inside a kernel; it has {names}")
 
-    return PlanAttributes, keys
+    return PlanAttributes
 
 
 def meaning_of(fn: DeviceFunction, ty: PlanType, rewritten: Callable[[Callable], Callable] | None = None) -> Callable:

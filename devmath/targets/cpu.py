@@ -34,7 +34,11 @@ def _install() -> None:
     from numba.core.typing import templates
     from numba.core.typing.typeof import typeof_impl
 
-    from ..plan import _REGISTRY
+    lowering = cpu_cuda.LOWERING
+
+    def lower(key: tuple, fn: DeviceFunction) -> None:
+        lowering.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
+        cpu_target.target_context.install_registry(lowering)
 
     typeof_impl.register(BoundPlan)(lambda value, c: PlanType(value.plan, value.target))
 
@@ -43,13 +47,9 @@ def _install() -> None:
         raise TargetError(f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels")
 
     register_model(PlanType)(OpaqueModel)
-    attributes, keys = make_templates(templates, list(_REGISTRY.values()))
-    cpu_cuda.TYPING.register_attr(attributes)
-    lowering = cpu_cuda.LOWERING
+    cpu_cuda.TYPING.register_attr(make_templates(templates, lower))
     lowering.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
     lowering.lower_getattr_generic(PlanType)(_lower_constant)
-    for key, fn in keys.items():
-        lowering.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
     cpu_target.target_context.refresh()  # numba's own registries first: it puts intrinsics into the first one it finds
     cpu_target.typing_context.install_registry(cpu_cuda.TYPING)
     cpu_target.target_context.install_registry(lowering)

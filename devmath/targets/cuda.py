@@ -62,21 +62,20 @@ def _target_of_flags() -> Arch:
 @functools.cache
 def _install() -> None:
     from numba.cuda import cudadecl, cudaimpl
+    from numba.cuda.datamodel.models import OpaqueModel
     from numba.cuda.descriptor import cuda_target
     from numba.cuda.extending import register_model
-    from numba.cuda.datamodel.models import OpaqueModel
     from numba.cuda.typing import templates
 
-    from ..plan import _REGISTRY
+    def lower(key: tuple, fn: DeviceFunction) -> None:
+        cudaimpl.registry.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
+        cuda_target.target_context.install_registry(cudaimpl.registry)
 
     versions.check_numba_cuda()
     register_model(PlanType)(OpaqueModel)
-    attributes, keys = make_templates(templates, list(_REGISTRY.values()))
-    cudadecl.registry.register_attr(attributes)
+    cudadecl.registry.register_attr(make_templates(templates, lower))
     cudaimpl.registry.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
     cudaimpl.registry.lower_getattr_generic(PlanType)(_lower_constant)
-    for key, fn in keys.items():
-        cudaimpl.registry.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
 
