@@ -21,6 +21,12 @@ def _own_cache(tmp_path_factory):
         os.environ["DEVMATH_CACHE_DIR"] = str(folder)
 
 
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)], scope="module")
+def xp(request):
+    """The array module of each side: the same test body runs with NumPy on the CPU and with CuPy on the GPU."""
+    return np if request.param == "cpu" else pytest.importorskip("cupy")
+
+
 @pytest.fixture
 def rng():
     """Fresh data in each run would hide failures from a rerun; the seed is printed by pytest with the failure."""

@@ -1,6 +1,7 @@
 """The CPU: SciPy's FFT convolution on all cores, and NumPy's vectorised Asian option."""
 
 import os
+import statistics
 import time
 
 import numpy as np
@@ -13,14 +14,14 @@ DRIFT, VOL = np.float32(1e-4), np.float32(0.01)
 S0, STRIKE = np.float32(100), np.float32(100)
 
 
-def best_seconds(work, repetitions=5):
-    """The result of the last call and the shortest time of `repetitions`, after a warm-up."""
+def median_seconds(work, repetitions=9):
+    """The result of the last call and the median time of `repetitions`, after a warm-up."""
     times = []
     for _ in range(repetitions + 1):
         begin = time.perf_counter()
         result = work()
         times.append(time.perf_counter() - begin)
-    return result, min(times[1:])
+    return result, statistics.median(times[1:])
 
 
 def convolution():
@@ -33,7 +34,7 @@ def convolution():
         spectrum *= h
         return scipy.fft.ifft(spectrum, workers=workers, overwrite_x=True)
 
-    y, seconds = best_seconds(convolve)
+    y, seconds = median_seconds(convolve)
     expected = np.fft.ifft(np.fft.fft(x[:3].astype(np.complex128)) * h)
     check = {"max_rel_err": relative_error(y[:3], expected), "workers": workers}
     emit("cpu.conv.c64.512:scipy", seconds, "s", check)
@@ -64,7 +65,7 @@ def asian_whole():
 
 def asian():
     forms = {"steps": asian_by_steps, "whole_array": asian_whole}
-    results = {form: best_seconds(work) for form, work in forms.items()}
+    results = {form: median_seconds(work) for form, work in forms.items()}
     best = min(results, key=lambda form: results[form][1])
     payoff, seconds = results[best]
     check = {"mean": float(payoff.mean()), "std": float(payoff.std()), "form": best}
