@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-import statistics
-import time
 from typing import Any
 
 import numpy as np
 from numba import types as nbt
 
 import devmath as dm
-from gpu import GIB, milliseconds, random_rows
 from record import Measured, Row
+from timing import GIB, median_seconds, milliseconds, random_rows
 
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 PRECISION = {"c64": np.float32, "c128": np.float64}
@@ -119,16 +117,6 @@ def measure(kind: str, dtype: str, size: int, session: Any) -> Measured:
     return judged(2e-6 * GIB / ms, dtype, found, transforms=len(rows), ms=ms, **knobs)
 
 
-def median_seconds(work: Any, repetitions: int = 9) -> float:
-    """The median time of *work*, after a warm-up; as the CPU baselines take it."""
-    times = []
-    for _ in range(repetitions + 1):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[1:])
-
-
 def measure_cpu(session: Any, batch: int = 20_000, size: int = 512) -> Measured:
     """Seconds of the convolution on the CPU target, all cores."""
     fft = dm.fft.FFT(size)
@@ -136,8 +124,8 @@ def measure_cpu(session: Any, batch: int = 20_000, size: int = 512) -> Measured:
     x, h = random_rows(np, batch, size, np.complex64, session.seed()), random_rows(np, 1, size, np.complex64, session.seed())[0]
     y = np.full_like(x, np.nan)
     launch, scale = kernel[fft.launch(batch)], np.float32(1 / size)
-    seconds = median_seconds(lambda: launch(x, h, y, scale))
-    return judged(seconds, "c64", error(x, session.tamper(y), h), transforms=batch, cores=len(os.sched_getaffinity(0)))
+    _, seconds = median_seconds(lambda: launch(x, h, y, scale))
+    return judged(seconds, "c64", error(x, y, h), transforms=batch, cores=len(os.sched_getaffinity(0)))
 
 
 def _row(kind: str, dtype: str, size: int) -> Row:

@@ -39,6 +39,16 @@ def median_ms(launch, event, elapsed_ms, before=lambda: None, repetitions=9, lau
     return statistics.median(once() for _ in range(repetitions))
 
 
+def median_seconds(work, repetitions=9):
+    """The result of the last call of `work()` and the median time of `repetitions` of them, after a warm-up."""
+    times = []
+    for _ in range(repetitions + 1):
+        begin = time.perf_counter()
+        result = work()
+        times.append(time.perf_counter() - begin)
+    return result, statistics.median(times[1:])
+
+
 def process_age():
     """Seconds since this process started, and the share of them before this module was loaded.
 

@@ -1,27 +1,15 @@
 """The CPU: SciPy's FFT convolution on all cores, and NumPy's vectorised Asian option."""
 
 import os
-import statistics
-import time
 
 import numpy as np
 import scipy.fft
-from _common import emit, random_rows, relative_error, transfer_function
+from _common import emit, median_seconds, random_rows, relative_error, transfer_function
 
 ROWS, SIZE = 20_000, 512
 PATHS, STEPS = 1 << 16, 252
 DRIFT, VOL = np.float32(1e-4), np.float32(0.01)
 S0, STRIKE = np.float32(100), np.float32(100)
-
-
-def median_seconds(work, repetitions=9):
-    """The result of the last call and the median time of `repetitions`, after a warm-up."""
-    times = []
-    for _ in range(repetitions + 1):
-        begin = time.perf_counter()
-        result = work()
-        times.append(time.perf_counter() - begin)
-    return result, statistics.median(times[1:])
 
 
 def convolution():

@@ -165,6 +165,11 @@ class Code(NamedTuple):
     isa: int
 
 
+def combines(library: str) -> bool:
+    """Whether this libmathdx generates code for several descriptors at once (0.4 and newer)."""
+    return hasattr(_library(), f"{library}FinalizeCodes")
+
+
 def finalize(descriptors: Sequence[Descriptor], arch: Arch) -> Code:
     """LTO-IR for all *descriptors* (of one library) together: much cheaper than one by one."""
     lib, code = _library(), _I64()

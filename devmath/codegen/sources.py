@@ -51,7 +51,8 @@ def ltoir(sources: Sequence[Source], arch: Arch) -> list[Blob]:
     for library in libraries:
         # Two functions of one descriptor (or the same function twice) are one descriptor here.
         wanted = sorted({s.operators for s in sources if isinstance(s, MathdxSource) and s.library == library}, key=repr)
-        blobs.append(_mathdx(library, tuple(wanted), arch))
+        groups = [wanted] if mathdx.combines(library) else [[w] for w in wanted]
+        blobs += [_mathdx(library, tuple(group), arch) for group in groups]
     for file, defines in sorted({(s.file, s.defines) for s in sources if isinstance(s, ShimSource)}):
         blobs.append(_shim(file, defines, arch))
     return blobs

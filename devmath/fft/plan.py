@@ -65,7 +65,7 @@ class FFT(Plan):
 
     kind_name: ClassVar[str] = "FFT"
     variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD}
-    constants: ClassVar = ("size", "fft_type", "direction", "execution")
+    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution")
     trait_names: ClassVar = ("elements_per_thread", "ffts_per_block", "storage_size", "stride", "block_dim", "shared_memory_size", "value_type")
 
     def __init__(

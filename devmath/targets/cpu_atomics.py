@@ -131,19 +131,34 @@ def _operation(name: str) -> Any:
     return atomic
 
 
+def _swap(context, builder, pointer, ty: nbt.Type, old, value):
+    """Put *value* where *old* is found; each of the two is (numba type, value)."""
+    expected, new = (context.cast(builder, v, t, ty) for t, v in (old, value))
+    return builder.extract_value(builder.cmpxchg(pointer, expected, new, "seq_cst", "seq_cst"), 0)
+
+
 @intrinsic
-def cas(typingctx, array, index, old, value):
-    """``cuda.atomic.cas(array, index, old, value)``: *value* is put where *old* was found."""
+def _cas(typingctx, array, index, old, value):
+    """``cuda.atomic.cas(array, index, old, value)``."""
     _check("cas", array, index, (old, value), "integers")
 
     def codegen(context, builder, sig, args):
-        ty, index_ty, old_ty, value_ty = sig.args
-        pointer = _pointer(context, builder, ty, args[0], index_ty, args[1])
-        expected = context.cast(builder, args[2], old_ty, ty.dtype)
-        new = context.cast(builder, args[3], value_ty, ty.dtype)
-        return builder.extract_value(builder.cmpxchg(pointer, expected, new, "seq_cst", "seq_cst"), 0)
+        pointer = _pointer(context, builder, sig.args[0], args[0], sig.args[1], args[1])
+        return _swap(context, builder, pointer, array.dtype, (old, args[2]), (value, args[3]))
 
     return array.dtype(array, index, old, value), codegen
 
 
-OPERATIONS = {name: _operation(name) for name in {**_NATIVE, **_LOOPS}} | {"cas": cas}
+@intrinsic
+def _compare_and_swap(typingctx, array, old, value):
+    """``cuda.atomic.compare_and_swap(array, old, value)`` on element 0."""
+    _check("compare_and_swap", array, nbt.intp, (old, value), "integers")
+
+    def codegen(context, builder, sig, args):
+        pointer = _pointer(context, builder, sig.args[0], args[0], nbt.intp, context.get_constant(nbt.intp, 0))
+        return _swap(context, builder, pointer, array.dtype, (old, args[1]), (value, args[2]))
+
+    return array.dtype(array, old, value), codegen
+
+
+OPERATIONS = {name: _operation(name) for name in {**_NATIVE, **_LOOPS}} | {"cas": _cas, "compare_and_swap": _compare_and_swap}

@@ -16,7 +16,7 @@ from ..errors import KernelTypeError, KernelValueError, TargetError
 from ..types import describe
 from . import cpu_intrinsics as low
 from .common import current_build
-from .cpu_atomics import OPERATIONS, cas
+from .cpu_atomics import OPERATIONS
 
 #: The CPU target's own registries: numba-cuda reads numba's built-in ones as well, and must not find these definitions there.
 TYPING = templates.Registry()
@@ -189,10 +189,6 @@ def missing_here(what: object) -> TargetError:
     return TargetError(f"{what} does not exist on the CPU target; run the kernel on the GPU, or write that part for both")
 
 
-def _atomic(name: str, operation: Any) -> Any:
-    return _function(name, lambda array, index, value: lambda array, index, value: operation(array, index, value))
-
-
 grid = _function("grid", _grid)
 gridsize = _function("gridsize", _gridsize)
 syncthreads = _function("syncthreads", lambda: lambda: _barrier())
@@ -201,9 +197,7 @@ syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: _barrier())
 local = _namespace("cuda.local", array=_array_maker("local"))
 shared = _namespace("cuda.shared", array=_array_maker("shared"))
 const = _namespace("cuda.const", array_like=_function("array_like", lambda a: lambda a: a))
-atomic = _namespace("cuda.atomic", **{name: _atomic(name, operation) for name, operation in OPERATIONS.items()})
-atomic.cas = _function("cas", lambda array, index, old, value: lambda array, index, old, value: cas(array, index, old, value))
-atomic.compare_and_swap = _function("compare_and_swap", lambda array, old, value: lambda array, old, value: cas(array, 0, old, value))
+atomic = _namespace("cuda.atomic", **OPERATIONS)
 
 #: Everything that exists on the CPU target, by its name in the ``cuda`` module.
 MEMBERS: dict[str, Any] = {
@@ -223,11 +217,11 @@ MEMBERS: dict[str, Any] = {
     "threadfence_block": _none,
     "threadfence_system": _none,
     "warpsize": 32,
-    "popc": _function("popc", lambda x: lambda x: low.popc(x)),
-    "clz": _function("clz", lambda x: lambda x: low.clz(x)),
-    "ffs": _function("ffs", lambda x: lambda x: low.ffs(x)),
-    "brev": _function("brev", lambda x: lambda x: low.brev(x)),
-    "fma": _function("fma", lambda a, b, c: lambda a, b, c: low.fma(a, b, c)),
+    "popc": low.popc,
+    "clz": low.clz,
+    "ffs": low.ffs,
+    "brev": low.brev,
+    "fma": low.fma,
     "selp": _function("selp", lambda p, a, b: lambda p, a, b: a if p else b),
 }
 NAMESPACES = {"local", "shared", "const", "atomic"}

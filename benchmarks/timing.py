@@ -1,4 +1,4 @@
-"""What the rows that run on the GPU share: event timing as the baselines do it, and the copy rate."""
+"""What rows share: timing as the baselines do it, and the copy rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parent / "baselines"))
-from _common import emit, median_ms, process_age, random_rows  # noqa: E402, F401
+from _common import median_ms, median_seconds, random_rows  # noqa: E402, F401
 
 GIB = 1 << 30
 
