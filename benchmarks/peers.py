@@ -155,5 +155,5 @@ class Peers:
 
     def nvmath_fft(self, dtype: str) -> Outcome:
         """nvmath-python's fused convolution for all sizes of *dtype* that were asked for."""
-        sizes = self.conv_sizes.get(dtype, [])
-        return self.python("nvmath_fft.py", "--dtype", dtype, "--candidates", 2, "--jobs", max(1, (os.cpu_count() or 2) - 2), "--sizes", *sizes)
+        jobs = max(1, (os.cpu_count() or 2) - 2)
+        return self.python("nvmath_fft.py", "--dtype", dtype, "--candidates", 2, "--jobs", jobs, "--sizes", *self.conv_sizes[dtype])

@@ -11,6 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from peers import nvcc_version, nvmath_version
+
+from devmath import cli
+from devmath.codegen.versions import installed
+
 HERE = Path(__file__).resolve().parent
 DEFAULT_PATH = HERE / "results" / "h200.json"
 
@@ -161,11 +166,6 @@ def host() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that takes part, as ``devmath info`` names them."""
-    from devmath import cli
-    from devmath.codegen.versions import installed
-
-    from peers import nvcc_version, nvmath_version
-
     found = {name: value for name, value in cli.info() if name != "cache"}
     cupy = next((v for n in ("cupy", "cupy-cuda13x", "cupy-cuda12x") if (v := installed(n))), "not installed")
     return {**found, "CuPy": cupy, "nvcc": nvcc_version(), "nvmath-python": nvmath_version()}

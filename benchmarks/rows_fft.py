@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numba import types as nbt
-
-import devmath as dm
 from record import Measured, Row
 from timing import GIB, median_seconds, milliseconds, random_rows
+
+import devmath as dm
 
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 PRECISION = {"c64": np.float32, "c128": np.float64}
@@ -113,7 +113,7 @@ def measure(kind: str, dtype: str, size: int, session: Any) -> Measured:
     if not bool(cp.isfinite(y).all()):
         found = float("inf")
     ms = milliseconds(lambda: launch(*args))
-    knobs = {"elements_per_thread": fft.elements_per_thread, "ffts_per_block": fft.ffts_per_block, "max_registers": kernel.options["max_registers"]}
+    knobs = {k: fft.fields[k] for k in ("elements_per_thread", "ffts_per_block")} | {"max_registers": kernel.options["max_registers"]}
     return judged(2e-6 * GIB / ms, dtype, found, transforms=len(rows), ms=ms, **knobs)
 
 

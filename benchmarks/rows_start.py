@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,14 +19,14 @@ from typing import Any
 import numpy as np
 from numba import cuda
 from numba import types as nbt
+from peers import BASELINES, nvmath_environment
+from record import Measured, Row
+from rows_fft import transform
 
 import devmath as dm
 from devmath import arch
 from devmath.codegen import link
 from devmath.targets.cuda import compile_kernel
-from peers import BASELINES, nvmath_environment
-from record import Measured, Row
-from rows_fft import transform
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = {"warm": 5, "cold": 3}
@@ -40,13 +41,12 @@ def first_line(command: Sequence[str], env: Mapping[str, str] | None = None) -> 
     with tempfile.TemporaryFile("w+") as errors:
         begin = time.perf_counter()
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
+        watch = threading.Timer(LIMIT, process.kill)
+        watch.start()
         line = process.stdout.readline()
         seconds = time.perf_counter() - begin
-        try:
-            process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        process.communicate()
+        watch.cancel()
         errors.seek(0)
         if not line:
             raise RuntimeError(f"{Path(command[1]).name}: {(errors.read().strip().splitlines() or ['no result'])[-1][:300]}")
@@ -91,8 +91,8 @@ def measure_start(what: str, state: str, session: Any) -> Measured:
     return Measured(medians.pop("devmath"), check, "; ".join(notes), medians)
 
 
-def microseconds(launches: Mapping[str, Callable[[], Any]], synchronize: Callable[[], Any], rounds: int = 40, count: int = 500) -> dict[str, float]:
-    """Host time of one launch of each, the median over rounds in which they take turns; fewer launches than the queue holds, so that none waits."""
+def microseconds(launches: Mapping[str, Callable], synchronize: Callable, rounds: int = 40, count: int = 500) -> dict[str, float]:
+    """Host time of one launch of each: medians over rounds in which they take turns. The queue holds *count* launches, so that none waits."""
     times: dict[str, list[float]] = {name: [] for name in launches}
     for launch in launches.values():
         launch()
@@ -135,9 +135,13 @@ def measure_launch(session: Any) -> Measured:
     }
     us = microseconds(launches, cuda.synchronize)
     right = bool((y.copy_to_host() == np.arange(n)).all())
-    ratio = us["devmath"] / us["numba_cuda"]
-    once = us["devmath, configured once"] / us["numba_cuda, configured once"]
-    return Measured(us["devmath"] if right else None, {"equal": right, "ratio": ratio, "ratio_configured_once": once, "us": us}, "", {"numba_cuda": us["numba_cuda"]})
+    check = {
+        "equal": right,
+        "ratio": us["devmath"] / us["numba_cuda"],
+        "ratio_configured_once": us["devmath, configured once"] / us["numba_cuda, configured once"],
+        "us": us,
+    }
+    return Measured(us["devmath"] if right else None, check, baselines={"numba_cuda": us["numba_cuda"]})
 
 
 _C = nbt.complex64[:, ::1]
@@ -178,7 +182,7 @@ def measure_size(session: Any) -> Measured:
     kernel = transform(dm.fft.FFT(512))
     linked = kernel.linked((_C, _C), target)
     plain = {"link_without_removal": len(cubin_without_removal(kernel, (_C, _C), target))} if session.peers.enabled else {}
-    return Measured(len(linked.cubin), {"arch": target.name, "kernels": link.entry_name(linked.cubin) == linked.name}, "", plain)
+    return Measured(len(linked.cubin), {"arch": target.name, "one_kernel": link.entry_name(linked.cubin) == linked.name}, baselines=plain)
 
 
 ROWS = {

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import record
 import rows_fft
 import rows_rng
 import rows_start
 import timing
-from devmath import arch
 from peers import Peers
 from record import Measured, Row
+
+from devmath import arch
 
 ROWS: dict[str, Row] = {name: {**rows_fft.ROWS, **rows_rng.ROWS, **rows_start.ROWS}[name] for name in record.TARGETS}
 
@@ -105,7 +105,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help=f"write {record.DEFAULT_PATH.name}, which an H200 alone may do")
     parser.add_argument("--out", type=Path, help="write the record there instead")
     parser.add_argument("--limit", type=float, metavar="SECONDS", default=float("inf"), help="start no row after that time")
-    parser.add_argument("--compile", metavar="ARCH", help="compile the rows' kernels for an architecture such as sm_90a and stop; needs no GPU")
+    parser.add_argument("--compile", metavar="ARCH", help="compile the rows' kernels (for sm_90a, say) and stop; needs no GPU")
     return parser.parse_args(argv)
 
 

@@ -24,7 +24,12 @@ def milliseconds(launch: Callable[[], Any]) -> float:
 
 def best_block(kernel: Any, plan: Any, batch: int, args: tuple, blocks: tuple[int, ...] = (128, 256, 512)) -> tuple[float, int]:
     """Milliseconds at the best block size, and that size."""
-    return min((milliseconds(lambda k=kernel[plan.launch(batch, block=b)]: k(*args)), b) for b in blocks)
+
+    def at(block: int) -> float:
+        launch = kernel[plan.launch(batch, block=block)]
+        return milliseconds(lambda: launch(*args))
+
+    return min((at(block), block) for block in blocks)
 
 
 def copy_rate() -> float:

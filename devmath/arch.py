@@ -109,6 +109,7 @@ def _driver():
     return driver
 
 
+@functools.cache
 def device_count() -> int:
     """Number of CUDA devices; 0 without a driver or without the device packages."""
     try:

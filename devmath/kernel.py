@@ -12,7 +12,7 @@ from numba import types as nbt
 from numba.core.errors import NumbaError
 
 from . import arch as _arch
-from . import cache, fingerprint, launch
+from . import cache, device, fingerprint, launch
 from .arch import Arch
 from .arguments import DEVICE, HOST, SCALAR, Argument, look_at
 from .codegen import versions
@@ -109,10 +109,8 @@ class Kernel:
         key = (types, arch)
         with self._lock:
             if key not in self._gpu:
-                from .device import GpuKernel, tool_versions
-
                 linked = self.linked(types, arch)
-                self._gpu[key] = (GpuKernel(linked.cubin, linked.name, types, arch, tool_versions()), linked)
+                self._gpu[key] = (device.GpuKernel(linked.cubin, linked.name, types, arch, device.tool_versions()), linked)
         return self._gpu[key]
 
 
@@ -130,11 +128,12 @@ class _Launcher:
             return
         looked = [look_at(a) for a in args]
         try:
-            ready = self._ready.get(tuple([a[:2] for a in looked]))  # type: ignore[index]
-        except TypeError:
-            ready = None
+            key = (*[a[:2] for a in looked], _device())  # type: ignore[index]
+            ready = self._ready.get(key)
+        except TypeError:  # an argument that is none
+            key, ready = (), None
         if ready is None:
-            ready = self._prepare(looked, args)
+            ready = self._ready[key] = self._prepare(looked, args)
         loaded, shape = ready
         if loaded is None:
             self._kernel.cpu.launch(*shape, args)
@@ -157,18 +156,11 @@ class _Launcher:
             plans = kernel.cpu.build.plans()
             shape = launch.resolve(name, self._config, plans, CPU)
             kernel.cpu.check_block(name, shape.block)
-            ready = (None, shape)
-        else:
-            from .device import ensure_context
-
-            arch = _arch.of_device(ensure_context())
-            linked = kernel.linked(types, arch)
-            shape = launch.resolve(name, self._config, linked.plans, arch)
-            ready = (kernel.on_device(types, arch)[0], shape)
-            if len({d for d in range(_arch.device_count())}) > 1:
-                return ready  # another device may be current next time
-        self._ready[tuple([a[:2] for a in arguments])] = ready
-        return ready
+            return None, shape
+        arch = _arch.of_device(device.ensure_context())
+        linked = kernel.linked(types, arch)
+        shape = launch.resolve(name, self._config, linked.plans, arch)
+        return kernel.on_device(types, arch)[0], shape
 
     def _simulate(self, args: tuple[Any, ...]) -> None:
         from numba import cuda
@@ -186,6 +178,11 @@ class _Launcher:
         shape = launch.resolve(self._kernel.py_func.__name__, self._config, list(plans.items()), CPU)
         if shape.grid.x:
             cuda.jit(self._kernel.py_func)[tuple(shape.grid), tuple(shape.block), 0, shape.shared_memory](*args)
+
+
+def _device() -> int:
+    """The current device's number where there are several, since a launcher keeps what it prepared for each."""
+    return device.ensure_context() if _arch.device_count() > 1 else 0
 
 
 def _choose(kernel: Kernel, arguments: list[Argument]) -> Target:

@@ -57,8 +57,9 @@ def gaussian(width: float) -> np.ndarray:
 
 
 def wiener(blur: np.ndarray, noise: float) -> np.ndarray:
-    """Wiener's filter against a blur: the inverse where the blur leaves signal, nothing where ``noise`` (noise to signal power) rules."""
-    return np.conj(blur) / (np.abs(blur) ** 2 + np.float32(noise))
+    """Wiener's filter against a blur: its inverse, as far as signal outweighs noise. An image's power falls as 1 / frequency^2."""
+    noise_to_signal = 100 * noise * np.fft.fftfreq(N) ** 2
+    return (np.conj(blur) / (np.abs(blur) ** 2 + noise_to_signal)).astype(np.complex64)
 
 
 def by_scipy(image: np.ndarray, response: np.ndarray) -> np.ndarray:
