@@ -69,38 +69,42 @@ def asian_f64() -> dm.Kernel:
     return asian
 
 
-@dm.kernel(fastmath=True)
-def paths_f32(out, mu, sigma, s0, seed):
+def paths_f32(exp2: Any) -> dm.Kernel:
     """Prices, out[step, path]: neighbouring threads write neighbouring words."""
-    i = cuda.grid(1)
-    if i < out.shape[1]:
-        p = uint32(i)  # an unsigned index has no wrap-around to check
-        steps = int32(out.shape[0] - 1)
-        x = float32(0)
-        out[0, p] = s0
-        for t in range(int32(steps // 4)):
-            z0, z1, z2, z3 = rng.normal4_fast_scaled(seed, p, uint32(t), mu, sigma)
-            k = uint32(4 * t)
-            x += z0
-            out[uint32(k + 1), p] = s0 * libdevice.exp2f(x)
-            x += z1
-            out[uint32(k + 2), p] = s0 * libdevice.exp2f(x)
-            x += z2
-            out[uint32(k + 3), p] = s0 * libdevice.exp2f(x)
-            x += z3
-            out[uint32(k + 4), p] = s0 * libdevice.exp2f(x)
-        left = steps % 4
-        if left > 0:
-            k = uint32(steps - left)
-            z0, z1, z2, z3 = rng.normal4_fast_scaled(seed, p, uint32(steps // 4), mu, sigma)
-            x += z0
-            out[uint32(k + 1), p] = s0 * libdevice.exp2f(x)
-            if left > 1:
+
+    @dm.kernel(fastmath=True)
+    def paths(out, mu, sigma, s0, seed):
+        i = cuda.grid(1)
+        if i < out.shape[1]:
+            p = uint32(i)  # an unsigned index has no wrap-around to check
+            steps = int32(out.shape[0] - 1)
+            x = float32(0)
+            out[0, p] = s0
+            for t in range(int32(steps // 4)):
+                z0, z1, z2, z3 = rng.normal4_fast_scaled(seed, p, uint32(t), mu, sigma)
+                k = uint32(4 * t)
+                x += z0
+                out[uint32(k + 1), p] = s0 * exp2(x)
                 x += z1
-                out[uint32(k + 2), p] = s0 * libdevice.exp2f(x)
-            if left > 2:
+                out[uint32(k + 2), p] = s0 * exp2(x)
                 x += z2
-                out[uint32(k + 3), p] = s0 * libdevice.exp2f(x)
+                out[uint32(k + 3), p] = s0 * exp2(x)
+                x += z3
+                out[uint32(k + 4), p] = s0 * exp2(x)
+            left = steps % 4
+            if left > 0:
+                k = uint32(steps - left)
+                z0, z1, z2, z3 = rng.normal4_fast_scaled(seed, p, uint32(steps // 4), mu, sigma)
+                x += z0
+                out[uint32(k + 1), p] = s0 * exp2(x)
+                if left > 1:
+                    x += z1
+                    out[uint32(k + 2), p] = s0 * exp2(x)
+                if left > 2:
+                    x += z2
+                    out[uint32(k + 3), p] = s0 * exp2(x)
+
+    return paths
 
 
 @dm.kernel
@@ -148,25 +152,33 @@ def measure_asian_f64(session: Any) -> Measured:
     return measure_asian(asian_f64(), np.float64, session)
 
 
+def path_arguments(out: Any, seed: int) -> tuple:
+    """The arguments of the stored paths' kernel; drift and volatility are in base 2."""
+    return (out, *map(np.float32, (STORED_DRIFT * LOG2E, STORED_VOL * LOG2E, ref.S0)), np.uint64(seed))
+
+
+def check_paths(out: Any, seed: int) -> tuple[bool, dict[str, Any]]:
+    """Whether stored paths (of NumPy or CuPy) are right, and what shows it."""
+    steps, few = out.shape[0] - 1, min(ref.COMPARED, out.shape[1])
+    expected = ref.prices(ref.normals(seed, few, steps, np.float32), STORED_DRIFT, STORED_VOL)
+    mean = ref.S0 * math.exp(steps * (STORED_DRIFT + STORED_VOL**2 / 2))
+    first, last = (a if isinstance(a, np.ndarray) else a.get() for a in (out[1:, :few], out[-1]))
+    found, errors = ref.deviation(first.T, expected), ref.standard_errors(last, mean)
+    right = ref.within(found, np.float32) and abs(errors) < ref.STANDARD_ERRORS
+    right = right and bool((out[0] == ref.S0).all()) and bool(np.isfinite(out).all())
+    return right, {**found, "last_standard_errors": errors, "limits": ref.LIMITS[np.float32]}
+
+
 def measure_paths(session: Any) -> Measured:
     """Milliseconds to make and store the paths on the GPU."""
     import cupy as cp
 
-    seed = session.seed()
+    kernel, seed = paths_f32(libdevice.exp2f), session.seed()
     out = cp.full((COLUMNS, STORED_PATHS), cp.nan, np.float32)
-    args = (out, *map(np.float32, (STORED_DRIFT * LOG2E, STORED_VOL * LOG2E, ref.S0)), np.uint64(seed))
-    paths_f32[rng.launch(STORED_PATHS)](*args)
-    expected = ref.prices(ref.normals(seed, ref.COMPARED, COLUMNS - 1, np.float32), STORED_DRIFT, STORED_VOL)
-    mean = ref.S0 * math.exp((COLUMNS - 1) * (STORED_DRIFT + STORED_VOL**2 / 2))
-    found = {
-        "rel_l2": ref.relative_l2(cp.asnumpy(out[1:, : ref.COMPARED]).T, expected),
-        "limit": ref.PATH_LIMIT[np.float32],
-        "last_standard_errors": ref.standard_errors(cp.asnumpy(out[-1]), mean),
-    }
-    right = found["rel_l2"] < found["limit"] and abs(found["last_standard_errors"]) < ref.STANDARD_ERRORS
-    right = right and bool((out[0] == ref.S0).all()) and bool(cp.isfinite(out).all())
-    ms, block = best_block(paths_f32, rng, STORED_PATHS, args)
-    return Measured(ms if right else None, {**found, "GBps": 1e-6 * out.nbytes / ms, "block": block})
+    kernel[rng.launch(STORED_PATHS)](*path_arguments(out, seed))
+    right, check = check_paths(out, seed)
+    ms, block = best_block(kernel, rng, STORED_PATHS, path_arguments(out, seed))
+    return Measured(ms if right else None, {**check, "GBps": 1e-6 * out.nbytes / ms, "block": block})
 
 
 def fold(out: np.ndarray) -> int:
@@ -224,7 +236,7 @@ _F, _D, _U = nbt.float32, nbt.float64, nbt.uint64
 ROWS = {
     "mc.gbm_asian.f32": Row("Gstep/s", measure_asian_f32, _cpp_and_nvmath, lambda: [(asian_f32(libdevice.exp2f), _asian_types(_F))]),
     "mc.gbm_asian.f64": Row("Gstep/s", measure_asian_f64, _cpp, lambda: [(asian_f64(), _asian_types(_D))]),
-    "mc.gbm_paths.f32": Row("ms", measure_paths, _cpp_and_nvmath, lambda: [(paths_f32, (_F[:, ::1], _F, _F, _F, _U))]),
+    "mc.gbm_paths.f32": Row("ms", measure_paths, _cpp_and_nvmath, lambda: [(paths_f32(libdevice.exp2f), (_F[:, ::1], _F, _F, _F, _U))]),
     "rng.philox_bits": Row("Gword/s", measure_words, _cpp, lambda: [(words, (nbt.uint32[::1], nbt.int32, _U))]),
     "cpu.gbm_asian.f32": Row("s", measure_asian_cpu, lambda p: [p.python("cpu_baselines.py")], gpu=False),
 }

@@ -92,7 +92,7 @@ def measure_start(what: str, state: str, session: Any) -> Measured:
 
 
 def microseconds(launches: Mapping[str, Callable], synchronize: Callable, rounds: int = 40, count: int = 500) -> dict[str, float]:
-    """Host time of one launch of each: medians over rounds in which they take turns. The queue holds *count* launches, so that none waits."""
+    """Host time of one launch of each, medians over rounds in which they take turns; the queue holds *count* launches, so none waits."""
     times: dict[str, list[float]] = {name: [] for name in launches}
     for launch in launches.values():
         launch()

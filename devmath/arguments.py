@@ -127,7 +127,7 @@ def _scalar(value: Any) -> Argument:
     if isinstance(value, int):
         if -(2**63) <= value < 2**63:
             return Argument(SCALAR, nbt.int64, (value,))
-        if value < 2**64:
+        if 0 <= value < 2**64:
             return Argument(SCALAR, nbt.uint64, (value,))
         raise ArgumentError(f"the integer {value} does not fit into 64 bits")
     if isinstance(value, float):

@@ -58,7 +58,7 @@ def gaussian(width: float) -> np.ndarray:
 
 def wiener(blur: np.ndarray, noise: float) -> np.ndarray:
     """Wiener's filter against a blur: its inverse, as far as signal outweighs noise. An image's power falls as 1 / frequency^2."""
-    noise_to_signal = 100 * noise * np.fft.fftfreq(N) ** 2
+    noise_to_signal = 200 * noise * np.fft.fftfreq(N) ** 2
     return (np.conj(blur) / (np.abs(blur) ** 2 + noise_to_signal)).astype(np.complex64)
 
 
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     parser.add_argument("--width", type=float, default=2.0, help="standard deviation of the blur in pixels (default: 2)")
-    parser.add_argument("--noise", type=float, default=0.005, help="standard deviation of the noise, where white is 1 (default: 0.005)")
+    parser.add_argument("--noise", type=float, default=0.002, help="standard deviation of the noise, where white is 1 (default: 0.002)")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for fused_convolution.png")
     args = parser.parse_args(argv)
     try:

@@ -172,6 +172,7 @@ def draw(file: Path, dates: np.ndarray, closes: np.ndarray, fan: np.ndarray, asi
 
     figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    figure.get_layout_engine().set(wspace=0.04)
     ahead = np.busday_offset(dates[-1], np.arange(fan.shape[1]))
     left.plot(dates[-756:], closes[-756:], color="0.2", lw=1, label="Google")
     left.plot(ahead, fan[:10].T, color="C0", lw=0.5, alpha=0.6)

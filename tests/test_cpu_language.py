@@ -153,13 +153,16 @@ def elementary(x, out):
     out[4], out[5], out[6], out[7] = math.erf(x), np.cos(x), abs(-x), min(x, 1.0)
     out[8], out[9], out[10], out[11] = math.floor(x), math.lgamma(x), x**3, math.fmod(7.0, x)
     out[12], out[13] = math.pi, x / 0.0  # as on the GPU, no exception
+    out[14], out[15] = math.modf(-x)
+    out[16], out[17] = cuda.cbrt(x), cuda.rsqrt(x)
 
 
 def test_mathematical_functions():
     for x in (0.3, 1.7):
         expected = [math.sin(x), math.exp(-x), math.sqrt(x), math.atan2(x, 2), math.erf(x), math.cos(x), x, min(x, 1)]
         expected += [math.floor(x), math.lgamma(x), x**3, math.fmod(7, x), math.pi, math.inf]
-        np.testing.assert_allclose(filled(elementary, (1, 1), x, n=14), expected, rtol=1e-15)
+        expected += [*math.modf(-x), math.cbrt(x), 1 / math.sqrt(x)]
+        np.testing.assert_allclose(filled(elementary, (1, 1), x, n=18), expected, rtol=1e-13)
 
 
 # -- functions, closures and modules ------------------------------------------------------------------------------------------

@@ -125,8 +125,9 @@ class FFT(Plan):
             if elements not in (None, self.size):
                 raise PlanError(f"with execution='thread' elements_per_thread is the size, {self.size}, got {elements}")
             return
-        if elements is not None and self.size > 1 and (elements < 2 or elements > self.size):
-            raise PlanError(f"elements_per_thread must be 2 to {self.size} (the size): a thread of a block transform has at least 2 elements, got {elements}")
+        most, why = (self.size, " (the size)") if self.size > 1 else (32, "")
+        if elements is not None and not 2 <= elements <= most:
+            raise PlanError(f"elements_per_thread must be 2 to {most}{why}: a thread of a block transform has at least 2 elements, got {elements}")
         if per_block is not None and per_block > _arch.MAX_THREADS_PER_BLOCK:
             raise PlanError(f"ffts_per_block must be 1 to {_arch.MAX_THREADS_PER_BLOCK}, got {per_block}")
         if elements is not None and per_block is not None:
@@ -186,7 +187,16 @@ class FFT(Plan):
         if self.execution == "thread":
             return [(self.size, 1)]
         where = _gpu(arch)
-        return sorted(mathdx.Descriptor("cufftdx", self.operators(where.name, (None, None))).knobs((0, 1)))  # type: ignore[arg-type]
+        pairs = sorted(mathdx.Descriptor("cufftdx", self.operators(where.name, (None, None))).knobs((0, 1)))
+        return [pair for pair in pairs if self._fits(pair, where)]  # type: ignore[arg-type]
+
+    def _fits(self, pair: tuple[int, int], where: Arch) -> bool:
+        """Whether the architecture has the shared memory and the threads: cuFFTDx also names pairs for which it has not."""
+        try:
+            self.replace(elements_per_thread=pair[0], ffts_per_block=pair[1], arch=None).traits(where)
+        except (PlanError, LaunchError):
+            return False
+        return True
 
     def compute_traits(self, target: Target) -> Traits:
         """Traits on the CPU (one thread, all elements) or on an architecture (from libmathdx, cached)."""
@@ -220,18 +230,16 @@ class FFT(Plan):
         found["ffts_per_block"] = d.trait(t["ffts_per_block"])
         found["block_dim"] = list(d.traits(t["block_dim"], 3))
         found["shared_memory_size"] = d.trait(t["shared_memory_size"])
-        if found["shared_memory_size"] > target.shared_limit:
-            raise LaunchError(
-                f"{self.short_name()} with ffts_per_block={found['ffts_per_block']} needs {found['shared_memory_size']} bytes of shared memory, "
-                f"{target} has {target.shared_limit}; take fewer ffts_per_block"
-            )
-        threads = int(np.prod(found["block_dim"]))
-        if threads > _arch.MAX_THREADS_PER_BLOCK:
-            raise PlanError(
-                f"{self.short_name()} with {self.fields['elements_per_thread']} elements a thread and {found['ffts_per_block']} transforms a block makes "
-                f"blocks of {threads} threads, the most is {_arch.MAX_THREADS_PER_BLOCK}; take fewer ffts_per_block"
-            )
-        return found
+        shared, threads, per_block = found["shared_memory_size"], int(np.prod(found["block_dim"])), found["ffts_per_block"]
+        too_much = shared > target.shared_limit
+        if not too_much and threads <= _arch.MAX_THREADS_PER_BLOCK:
+            return found
+        most = min(target.shared_limit * per_block // max(shared, 1), _arch.MAX_THREADS_PER_BLOCK * per_block // threads)
+        what = f"{self.short_name()} with ffts_per_block={per_block}"
+        advice = f"; ffts_per_block can be at most {most} here" if most else ""
+        if too_much:
+            raise LaunchError(f"{what} needs {shared} bytes of shared memory, {target} has {target.shared_limit}{advice}")
+        raise PlanError(f"{what} makes blocks of {threads} threads, the most is {_arch.MAX_THREADS_PER_BLOCK}{advice}")
 
     def _why_not(self, target: Arch) -> str:
         asked = self.fields["elements_per_thread"]
@@ -247,15 +255,13 @@ class FFT(Plan):
         )
 
     def _nearest(self, target: Arch) -> str:
-        """The nearest sizes that do work, as the end of a message."""
-        for step in range(1, _ANY_SIZE):
-            for n in (self.size - step, self.size + step):
-                try:
-                    plan = self.replace(size=n, elements_per_thread=None, ffts_per_block=None)
-                except PlanError:
-                    continue
-                if mathdx.Descriptor("cufftdx", plan.operators(target.name, (None, None))).supported():
-                    return f" (nearest: {n})"
+        """The nearest size that does work, as the end of a message."""
+        real = np.dtype(self.precision).name
+        sizes = (*range(1, _ANY_SIZE + 1), *_LARGE[real]) if self.execution == "block" else range(2, _THREAD_LIMIT[real] + 1)
+        for n in sorted(sizes, key=lambda n: abs(n - self.size)):
+            plan = self.replace(size=n, elements_per_thread=None, ffts_per_block=None)
+            if mathdx.Descriptor("cufftdx", plan.operators(target.name, (None, None))).supported():
+                return f" (nearest: {n})"
         return ""
 
     def launch_shape(self, batch: int, target: Target, block: int | None) -> tuple[Dim3, Dim3]:

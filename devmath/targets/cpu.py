@@ -20,7 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from ..errors import LaunchError, TargetError
 from ..functions import Array, DeviceFunction, required_length
 from ..plan import CPU, BoundPlan, Dim3, Plan
-from . import cpu_cuda, rewrite
+from . import cpu_cuda, cpu_math, rewrite  # noqa: F401
 from . import cpu_intrinsics as low
 from .check import check_registers
 from .common import Build, PlanType, building, constant, constant_type, current_build, make_templates, meaning_of

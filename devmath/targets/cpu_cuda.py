@@ -5,6 +5,7 @@ from __future__ import annotations
 import types as pytypes
 from typing import Any
 
+import numpy as np
 from numba import types as nbt
 from numba.core.datamodel.models import OpaqueModel
 from numba.core.extending import intrinsic, overload, register_model
@@ -222,6 +223,8 @@ MEMBERS: dict[str, Any] = {
     "ffs": low.ffs,
     "brev": low.brev,
     "fma": low.fma,
+    "cbrt": _function("cbrt", lambda x: lambda x: np.cbrt(x)),
+    "rsqrt": _function("rsqrt", lambda x: lambda x: np.reciprocal(np.sqrt(x))),
     "selp": _function("selp", lambda p, a, b: lambda p, a, b: a if p else b),
 }
 NAMESPACES = {"local", "shared", "const", "atomic"}
