@@ -237,35 +237,15 @@ def test_fused_convolution_runs_and_draws(side, tmp_path, capsys):
 # -- devmath demo -----------------------------------------------------------------------------------------------------------------
 
 
-def test_demo_runs_and_says_where(side, capsys):
-    assert demo.main(["--device", side, "--paths", "16384"]) == 0
+def test_demo_runs_the_example_and_says_where(capsys, tmp_path):
+    assert demo.main(["--device", "cpu", "--paths", "16384", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert ("ran on the CPU" in printed) == (side == "cpu")
-    assert "16,384 paths" in printed
+    assert "ran on   the CPU" in printed
+    assert [line.split()[0] for line in printed.splitlines() if " se  " in line] == ["European", "Asian,", "up-and-out"]
+    assert (tmp_path / "option_pricing.png").stat().st_size > 10_000
 
 
-def test_demo_without_a_gpu_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(arch, "device_count", lambda: 0)
-    with pytest.raises(SystemExit) as stop:
-        demo.main(["--device", "gpu"])
-    assert stop.value.code == 1 and "--device cpu" in capsys.readouterr().err
-
-
-def test_demo_notices_a_wrong_price(capsys, monkeypatch):
-    monkeypatch.setattr(demo, "REFERENCES", (("European", 60.0, "nobody"), *demo.REFERENCES[1:]))
-    assert demo.main(["--device", "cpu", "--paths", "131072"]) == 1
-    assert "more than 5 standard errors" in capsys.readouterr().out
-
-
-def test_demo_is_the_example(option):
-    """Written twice so that each can be read alone: the numbers, the references and the kernels are the same."""
-    assert option["spot"] == demo.SPOT
-    assert option["sigma"] == pytest.approx(demo.SIGMA, abs=5e-5)
-    at = {"spot": demo.SPOT, "strike": demo.STRIKE, "barrier": demo.BARRIER, "rate": demo.RATE, "sigma": demo.SIGMA}
-    european, asian, knock_out = (value for _, value, _ in demo.REFERENCES)
-    assert european == pytest.approx(pricing.black_scholes(**at), abs=1e-4)
-    assert asian == pytest.approx(pricing.quantlib(**at)["asian"], abs=0.005)
-    assert knock_out == pytest.approx(pricing.barrier_by_quadrature(**at), abs=1e-4)
-    payoffs = np.empty((3, 1000), F)
-    demo.simulate(payoffs, 4)
-    assert np.array_equal(payoffs * F(math.exp(-demo.RATE)), pricing.simulate(np, 1000, **at, seed=4))
+def test_demo_without_the_example_says_so(monkeypatch):
+    monkeypatch.setattr(demo, "_PLACES", ())
+    with pytest.raises(ImportError, match="from a checkout"):
+        demo.main([])
