@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 import devmath as dm
-from devmath import arch, demo
+from devmath import demo
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("QuantLib")
