@@ -114,4 +114,5 @@ def check(payoff: Callable[[float, int], np.ndarray], real: Any, seed: int) -> t
     # A payoff can be 0: the strike is put back where that changes nothing else.
     paths = {"average": deviation(average[:few], same), "payoff": deviation(paid[:few] + STRIKE, np.maximum(same, STRIKE))}
     right = all(within(d, real) for d in paths.values()) and all(abs(z) < STANDARD_ERRORS for z in means.values())
-    return right, {**paths, **means, "mean": float(paid.mean(dtype=np.float64)), "reference": price, "paths": paid.size, "limits": LIMITS[real]}
+    mean = float(paid.mean(dtype=np.float64))
+    return right, {**paths, **means, "mean": mean, "reference": price, "paths": paid.size, "limits": LIMITS[real]}

@@ -62,7 +62,7 @@ def nvcc_version() -> str:
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 300) -> Outcome:
     """Run a program and read its lines; those printed before a failure count."""
-    name = next((Path(c).name for c in command if c.endswith(".py")), Path(command[0]).name)
+    name = next((Path(c).name for c in command if c.endswith(".py")), Path(command[0]).name.partition("-")[0])
     try:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     except OSError as e:
@@ -73,8 +73,12 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, timeout: f
         os.killpg(process.pid, signal.SIGKILL)  # with the workers that it may have started
         out, err = process.communicate()
         return Outcome(_lines(out), f"{name}: stopped after {timeout:.0f} s")
-    last = (err.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-    return Outcome(_lines(out), f"{name}: {last[:300]}" if process.returncode else "")
+    return Outcome(_lines(out), f"{name}: {last_words(err) or f'exit status {process.returncode}'}" if process.returncode else "")
+
+
+def last_words(errors: str) -> str:
+    """The last line of a program's errors that says something."""
+    return next((line.strip()[:300] for line in reversed(errors.splitlines()) if any(map(str.isalpha, line))), "")
 
 
 def _lines(text: str) -> dict[str, dict[str, Any]]:
@@ -103,7 +107,7 @@ def build_cpp(fast_math: bool) -> Path:
             options += ["-Xcompiler", f"-idirafter,{include}"]
             break
     part = binary.with_suffix(f".{os.getpid()}")
-    subprocess.run([_nvcc(), *options, str(sources[0]), "-o", str(part)], check=True, capture_output=True, text=True)
+    subprocess.run([_nvcc(), *options, sources[0].name, "-o", str(part)], check=True, capture_output=True, text=True, cwd=BASELINES)
     os.replace(part, binary)
     return binary
 

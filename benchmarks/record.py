@@ -130,7 +130,8 @@ def save(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record in one step, so that a run that is stopped leaves a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1) + "\n")
+    plain = json.loads(json.dumps(record), parse_constant=str)  # JSON has no infinity
+    part.write_text(json.dumps(plain, indent=1) + "\n")
     os.replace(part, path)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 from numba import types as nbt
-from peers import BASELINES, nvmath_environment
+from peers import BASELINES, last_words, nvmath_environment
 from record import Measured, Row
 from rows_fft import transform
 
@@ -31,6 +31,10 @@ from devmath.targets.cuda import compile_kernel
 HERE = Path(__file__).resolve().parent
 ROUNDS = {"warm": 5, "cold": 3}
 LIMIT = 120  # seconds for one process
+
+
+class ProgramError(Exception):
+    """A program ended without a result."""
 
 
 def first_line(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[float, dict[str, Any]]:
@@ -49,7 +53,7 @@ def first_line(command: Sequence[str], env: Mapping[str, str] | None = None) -> 
         watch.cancel()
         errors.seek(0)
         if not line:
-            raise RuntimeError(f"{Path(command[1]).name}: {(errors.read().strip().splitlines() or ['no result'])[-1][:300]}")
+            raise ProgramError(f"{Path(command[1]).name}: {last_words(errors.read()) or 'no result'}")
     return seconds, json.loads(line)
 
 
@@ -64,30 +68,33 @@ def nvmath_start(what: str) -> list[float]:
     """Three processes of nvmath-python after one that is not counted; it keeps nothing, so that one is like another."""
     env = nvmath_environment()
     if env is None:
-        raise RuntimeError("nvmath_start.py: DEVMATH_BASELINE_SITE names no folder with nvmath-python")
+        raise ProgramError("nvmath_start.py: DEVMATH_BASELINE_SITE names no folder with nvmath-python")
     command = (sys.executable, str(BASELINES / "nvmath_start.py"), "--what", what)
     return [first_line(command, env)[0] for _ in range(4)][1:]
 
 
 def measure_start(what: str, state: str, session: Any) -> Measured:
     """Median seconds from process start to checked result, with an empty or a filled cache; plain numba-cuda in turn with it."""
-    times: dict[str, list[float]] = {"devmath": [], "numba_cuda": []}
-    notes = []
+    times: dict[str, list[float]] = {"devmath": [], "numba_cuda": [], "nvmath": []}
+    notes: list[str] = []
+
+    def baseline(name: str, seconds: Callable[[], list[float]]) -> None:
+        if session.peers.enabled and not any(n.startswith(name) for n in notes):
+            try:
+                times[name] += seconds()
+            except ProgramError as e:
+                notes.append(f"{name}: {e}")
+
     with tempfile.TemporaryDirectory() as filled:
         _, line = devmath_start(what, filled)  # fills the cache, and Python's own caches of the modules
         for _ in range(ROUNDS[state]):
             with tempfile.TemporaryDirectory() as empty:
                 seconds, line = devmath_start(what, filled if state == "warm" else empty)
             times["devmath"].append(seconds)
-            if session.peers.enabled:
-                times["numba_cuda"].append(first_line((sys.executable, str(BASELINES / "numba_start.py")))[0])
-    if session.peers.enabled:
-        try:
-            times["nvmath"] = nvmath_start(what)
-        except RuntimeError as e:
-            notes.append(str(e))
+            baseline("numba_cuda", lambda: [first_line((sys.executable, str(BASELINES / "numba_start.py")))[0]])
+    baseline("nvmath", lambda: nvmath_start(what))
     medians = {k: statistics.median(v) for k, v in times.items() if v}
-    check = {**line["check"], "all": times}
+    check = {**line["check"], "age_s": line["value"], "all": times}
     return Measured(medians.pop("devmath"), check, "; ".join(notes), medians)
 
 

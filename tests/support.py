@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import devmath as dm
 
@@ -42,6 +43,23 @@ def error(got, want) -> float:
 def tolerance(plan) -> float:
     """The error that a plan's transforms may have."""
     return TOLERANCE[np.dtype(plan.precision).name]
+
+
+def plan_id(plan) -> str:
+    """A plan in the name of a test."""
+    fields = plan.fields
+    knobs = "x".join(str(fields[k]) for k in ("elements_per_thread", "ffts_per_block") if fields[k])
+    return "-".join(filter(None, (str(plan.size), np.dtype(plan.precision).name, plan.direction, plan.execution, knobs)))
+
+
+def plans(*groups):
+    """Parametrises a test over plans."""
+    return pytest.mark.parametrize("fft", [p for g in groups for p in g], ids=plan_id)
+
+
+def rows(fft, xp, spare: int = 1) -> int:
+    """A number of rows that leaves the last block with some to spare, wherever a block has several."""
+    return 2 * fft.traits(target_of(xp)).ffts_per_block + spare
 
 
 @functools.cache
@@ -101,9 +119,9 @@ def python(code: str, *args: str, timeout: float = 120, **env: str) -> str:
 def philox(counter: int, key: int, rounds: int = 10) -> tuple[int, int, int, int]:
     """Philox4xR-32 of a 128-bit counter and a 64-bit key.
 
-    Written from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11), section 3.3: in a round each even word is multiplied by its
-    constant; the high half of the product, XORed with the odd word of the other pair and a round key, goes to the other pair's even place, the low half
-    to its odd place; then the key is bumped by a Weyl constant.
+    Written from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11), section 3.3: in a round each even word is
+    multiplied by its constant; the high half of the product, XORed with the odd word of the other pair and a round key, goes to the
+    other pair's even place, the low half to its odd place; then the key is bumped by a Weyl constant.
     """
     mask = 2**32 - 1
     left, right = [(counter >> 64 * i & mask, counter >> 64 * i + 32 & mask) for i in range(2)]
@@ -119,3 +137,22 @@ def philox_words(seed: int, stream: int, step: int, rounds: int = 10) -> tuple[i
     """The four words of a call: the step in the counter's low half, the stream in its high half, the seed as the key."""
     mask = 2**64 - 1
     return philox((stream & mask) << 64 | step & mask, seed & mask, rounds)
+
+
+def uniform32(w):
+    """cuRAND's float32 uniform of words."""
+    return np.float32(np.float32(w) * 2.0**-32 + 2.0**-33)
+
+
+def box_muller(radius, turn):
+    """sqrt(-2 ln u) (sin, cos)(2 pi v) in long double, with the radius."""
+    radius, turn = np.longdouble(radius), np.longdouble(turn)
+    eighth = np.longdouble(0.125)
+    nearest = np.floor(turn / eighth + np.longdouble(0.5))  # reduced by hand: near a multiple of pi the angle must not be rounded
+    rest = (turn - nearest * eighth) * 2 * np.longdouble("3.14159265358979323846264338327950288")
+    whole = nearest.astype(int) % 8
+    root = np.sqrt(np.longdouble(0.5))
+    table = np.array([(0, 1), (root, root), (1, 0), (root, -root), (0, -1), (-root, -root), (-1, 0), (-root, root)], np.longdouble)[whole]
+    s, c = np.sin(rest), np.cos(rest)
+    r = np.sqrt(-2 * np.log(radius))
+    return r * (table[..., 0] * c + table[..., 1] * s), r * (table[..., 1] * c - table[..., 0] * s), r

@@ -227,7 +227,11 @@ def test_other_things_are_refused_by_the_parameters_name(value):
 @pytest.mark.parametrize(
     "kernel, call, message",
     [
-        (three, (np.zeros(1), 1, OnDevice()), "three: a is in host memory (NumPy) and c is on the GPU; a launch takes all its arrays from one side"),
+        (
+            three,
+            (np.zeros(1), 1, OnDevice()),
+            "three: a is in host memory (NumPy) and c is on the GPU; a launch takes all its arrays from one side",
+        ),
         (
             three,
             (OnDevice(), np.zeros(1), OnDevice()),

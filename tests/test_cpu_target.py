@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import multiprocessing
-import threading
 
 import numba
 import numba as nb
@@ -184,6 +182,49 @@ def test_large_local_arrays_are_freed():
 
 
 @cuda.jit(device=True)
+def ramp(first):
+    made = cuda.local.array(4, np.float64)
+    for i in range(4):
+        made[i] = first + i
+    return made
+
+
+@cuda.jit(device=True)
+def two_ramps(first):
+    return ramp(first), (ramp(-first), 7)
+
+
+@cuda.jit(device=True)
+def overwrite_the_stack(value):
+    scratch = cuda.local.array(200, np.float64)
+    scratch[:] = value
+    return scratch.sum()
+
+
+def test_a_device_function_may_return_its_array():
+    @dm.kernel
+    def kernel(out):
+        a, (b, n) = two_ramps(cuda.grid(1))
+        out[cuda.grid(1), 4] = overwrite_the_stack(-1)
+        for i in range(4):
+            out[cuda.grid(1), i] = a[i] * 1000 + b[i] * n
+
+    i, first = np.arange(4), np.arange(6)[:, None]
+    expected = np.hstack([1000 * (first + i) + 7 * (i - first), np.full((6, 1), -200)])
+    np.testing.assert_array_equal(filled(kernel, (3, 2), n=(6, 5)), expected)
+
+
+def test_constant_arrays():
+    table = np.arange(6.0).reshape(2, 3)
+
+    @dm.kernel
+    def kernel(out):
+        out[0] = cuda.const.array_like(table)[1, 2] + table[1, 1]
+
+    assert filled(kernel, (1, 1))[0] == 9
+
+
+@cuda.jit(device=True)
 def shared_in_function(value):
     a = cuda.shared.array(4, np.float64)
     b = cuda.shared.array((2, 2), np.int32)
@@ -338,99 +379,3 @@ def test_what_only_a_gpu_has_by_a_local_name():
 
     with pytest.raises(TargetError, match="^cuda.shfl_sync does not exist on the CPU target"):
         filled(kernel, (1, 1))
-
-
-# -- exceptions, threads, processes -------------------------------------------------------------------------------------------
-
-
-@dm.kernel
-def fails_at(where, out):
-    i = cuda.grid(1)
-    if i == where:
-        raise ValueError("stopped here")
-    out[i] = 1
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_an_exception_arrives_when_no_block_runs_any_more(threads):
-    before = numba.get_num_threads()
-    numba.set_num_threads(min(threads, before))
-    out = np.zeros(4096)
-    try:
-        with pytest.raises(ValueError, match="^stopped here$"):
-            fails_at[4096, 1](0, out)
-        seen = out.copy()
-        assert out[0] == 0
-        assert fails_at[4096, 1](-1, out) is None
-    finally:
-        numba.set_num_threads(before)
-    assert out.sum() == 4096
-    if threads == 2 == numba.get_num_threads():
-        assert seen[2048:].all()  # other workers finished their parts
-
-
-def test_many_threads_launch_one_new_kernel_at_once():
-    @dm.kernel
-    def kernel(x):
-        r, s, b = FFT.registers(), FFT.scratch(), FFT.batch()
-        FFT.load(x[b], r)
-        FFT.execute(r, s)
-        FFT.store(r, x[b])
-
-    barrier, failures = threading.Barrier(8), []
-
-    def work(seed):
-        x = np.random.default_rng(seed).standard_normal((16, 8)).astype(np.complex64)
-        barrier.wait()
-        for _ in range(10):
-            y = x.copy()
-            kernel[FFT.launch(16)](y)
-            if not np.allclose(y, np.fft.fft(x), atol=1e-5):
-                failures.append(seed)
-
-    workers = [threading.Thread(target=work, args=(s,)) for s in range(8)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert failures == []
-
-
-def _launch_in_child(queue):
-    queue.put(filled(by_import, (2, 4)).tolist())
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_launches():
-    filled(by_import, (2, 4))
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_launch_in_child, args=(queue,))
-    child.start()
-    try:
-        assert queue.get(timeout=60) == [0, 1, 2, 3, 10, 11, 12, 13]
-    finally:
-        child.join(timeout=10)
-        if child.is_alive():
-            child.kill()
-    assert child.exitcode == 0
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_numba_says_how_many_threads_work(threads, monkeypatch):
-    from devmath.targets import cpu
-
-    asked = []
-    real = cpu._pool
-    monkeypatch.setattr(cpu, "_pool", lambda workers: asked.append(workers) or real(workers))
-    monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
-    np.testing.assert_array_equal(filled(by_import, (8, 1)), 10 * np.arange(8))
-    assert asked == ([] if threads == 1 else [threads])
-    filled(by_import, (1, 8))  # one block is not worth a worker
-    assert len(asked) == (threads > 1)
-
-
-def test_an_empty_batch_runs_nothing():
-    fails_at[dm.random.Philox().launch(0)](0, np.zeros(0))
-    fails_at[FFT.launch(0)](0, np.zeros(0))
-

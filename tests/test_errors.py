@@ -14,8 +14,7 @@ from numba import types as nbt
 
 import devmath as dm
 from devmath import arch, errors
-from devmath.codegen import versions
-from devmath.errors import CodegenError, KernelTypeError, KernelValueError, PlanError, TargetError, VersionError
+from devmath.errors import CodegenError, KernelTypeError, KernelValueError, PlanError, TargetError
 from devmath.fft import FFT as make_fft
 from devmath.plan import from_json
 from devmath.random import Philox
@@ -125,14 +124,26 @@ PLANS = st.one_of(
 @few
 @given(PLANS)
 def test_a_plan_survives_json_and_pickle(plan):
-    for again in (from_json(plan.to_json()), pickle.loads(pickle.dumps(plan)), plan.replace(), eval(repr(plan), {"FFT": make_fft, "Philox": Philox})):
+    for again in (
+        from_json(plan.to_json()),
+        pickle.loads(pickle.dumps(plan)),
+        plan.replace(),
+        eval(repr(plan), {"FFT": make_fft, "Philox": Philox}),
+    ):
         assert again == plan and hash(again) == hash(plan) and again.fields == plan.fields
     assert json.loads(plan.to_json())["plan"] == plan.kind_name
 
 
 def test_plans_that_differ_in_any_field_differ():
     base = make_fft(64, elements_per_thread=8, ffts_per_block=2, arch="sm_90a")
-    changes = [{"size": 128}, {"precision": np.float64}, {"direction": "inverse"}, {"elements_per_thread": 16}, {"ffts_per_block": 1}, {"arch": None}]
+    changes = [
+        {"size": 128},
+        {"precision": np.float64},
+        {"direction": "inverse"},
+        {"elements_per_thread": 16},
+        {"ffts_per_block": 1},
+        {"arch": None},
+    ]
     changes.append({"execution": "thread", "elements_per_thread": None, "ffts_per_block": None})
     assert {f for c in changes for f in c} | {"fft_type"} == set(base.fields)
     plans = [base, *(base.replace(**c) for c in changes), Philox(), Philox(7)]
@@ -329,7 +340,9 @@ def test_a_plan_for_another_architecture_says_so():
     def kernel(x):
         OTHER.load(x[0], OTHER.registers())
 
-    assert fails(kernel, "sm_90a", error=PlanError) == "FFT(8) was made for sm_80 and is used on sm_90a; leave arch out, or make it for sm_90a"
+    assert (
+        fails(kernel, "sm_90a", error=PlanError) == "FFT(8) was made for sm_80 and is used on sm_90a; leave arch out, or make it for sm_90a"
+    )
     kernel[1, 1](np.zeros((2, 8), np.complex64))
 
 
@@ -356,54 +369,7 @@ def test_what_numba_cannot_compile_names_the_kernel():
     assert fails(kernel, "cpu", error=CodegenError).startswith("numba cannot compile kernel: ")
 
 
-# -- versions ----------------------------------------------------------------------------------------------------------------------------
-
-
-def test_tools_newer_than_the_driver():
-    for driver, tool in [((13, 0), (13, 5)), ((13, 5), (13, 0)), ((13, 0), (12, 9)), (None, (13, 0))]:
-        versions.check_driver(driver, tool)
-    with pytest.raises(VersionError) as e:
-        versions.check_driver((12, 8), (13, 0))
-    text = str(e.value)
-    assert "12.8" in text and "13.0" in text and "pip install 'devmath[cu12]'" in text and "\n" not in text
-
-
-def test_ltoir_newer_than_the_linker():
-    for isa, linker in [((13, 0), (13, 0)), ((13, 0), (13, 5)), ((12, 9), (12, 9))]:
-        versions.check_ltoir("x", isa, linker)
-    for isa, linker in [((13, 5), (13, 0)), ((13, 0), (12, 9)), ((12, 9), (13, 0))]:
-        with pytest.raises(VersionError) as e:
-            versions.check_ltoir("the code of FFT(8)", isa, linker)
-        text = str(e.value)
-        assert "the code of FFT(8)" in text and "pip install" in text and "\n" not in text
-        assert all(f"{v[0]}.{v[1]}" in text for v in (isa, linker))
-
-
-@pytest.mark.parametrize("name", versions.SUPPORTED)
-def test_the_lowest_and_the_newest_supported_version_pass(name):
-    low, high = versions.SUPPORTED[name]
-    versions.require(name, low)
-    versions.require(name, (*high[:-1], high[-1] - 1, 99))
-    for bad in ((*low[:-1], low[-1] - 1, 9), high, (*high, 1)):
-        with pytest.raises(VersionError) as e:
-            versions.require(name, bad)
-        text = str(e.value)
-        assert text.startswith(f"{name} {'.'.join(map(str, bad))} is not supported: devmath works with {name} >= ") and "pip install" in text
-        assert isinstance(e.value, RuntimeError)
-
-
-def test_an_excluded_numba_cuda_is_refused_by_its_version(monkeypatch):
-    monkeypatch.setattr(versions, "installed", lambda name: "0.31.0rc1")
-    versions.check_numba_cuda.cache_clear()
-    try:
-        with pytest.raises(VersionError, match="^numba-cuda 0.31.0.1 is not supported"):
-            versions.check_numba_cuda()
-    finally:
-        monkeypatch.undo()
-        versions.check_numba_cuda.cache_clear()
-    versions.check_numba_cuda()
-    with pytest.raises(VersionError, match="^libmathdx 0.5.0 is not supported"):
-        versions.check_libmathdx((0, 5, 0))
+# -- packages ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_without_the_device_packages_one_line_says_what_to_install(monkeypatch):

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ARCHS, error, noise, run, tolerance
 
-import devmath as dm
 from devmath import arch
 from devmath.errors import LaunchError, PlanError
 from devmath.fft import FFT
@@ -124,51 +123,25 @@ def test_sizes_with_measured_knobs_work_everywhere(where):
         check_traits(FFT(size), where)
 
 
-@given(plan_fields())
-@settings(max_examples=200, deadline=None)
-def test_plans_survive_json_and_replace(fields):
-    plan = try_plan(fields)
-    if plan is not None:
-        assert dm.from_json(plan.to_json()) == plan == plan.replace() == plan.inverse().inverse()
-        assert hash(dm.from_json(plan.to_json())) == hash(plan)
-
-
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"size": 0}, "size must be 1 to 8192 or one of 9261, .*got 0 \\(nearest: 1\\)"),
-        ({"size": 9703}, "got 9703 \\(nearest: 9261\\)|got 9703 \\(nearest: 10000\\)"),
-        ({"size": 65, "execution": "thread"}, "size must be 2 to 64 for float32 .*got 65 \\(nearest: 64"),
-        ({"size": 41, "execution": "thread", "precision": np.float64}, "size must be 2 to 40 for float64"),
-        ({"size": 64, "elements_per_thread": 1}, "elements_per_thread must be 2 to 64 .*at least 2 elements"),  # case 17
+        (
+            {"size": 64, "elements_per_thread": 1},
+            r"2 to 64 \(the size\): .*at least 2 elements, got 1",
+        ),  # case 17
         ({"size": 64, "elements_per_thread": 65}, "elements_per_thread must be 2 to 64"),
         ({"size": 1, "elements_per_thread": 1}, "elements_per_thread must be 2 to 32"),
-        ({"size": 64, "ffts_per_block": 0}, "ffts_per_block must be at least 1, got 0"),
         ({"size": 64, "ffts_per_block": 1025}, "ffts_per_block must be 1 to 1024, got 1025"),
         ({"size": 64, "elements_per_thread": 2, "ffts_per_block": 33}, "1056 threads.*at most 32 here"),
-        ({"size": 64.0}, "size must be an integer, got 64.0"),
-        ({"size": True}, "size must be an integer, got True"),
-        ({"size": 64, "direction": "foward"}, "did you mean 'forward'"),
-        ({"size": 64, "direction": None}, "direction must be one of 'forward', 'inverse', got None"),
-        ({"size": 64, "fft_type": "r2c"}, "fft_type must be one of 'c2c', got 'r2c'"),
-        ({"size": 64, "execution": "Block"}, "did you mean 'block'"),
-        ({"size": 64, "precision": np.float16}, "precision must be np.float32 or np.float64, got .*float16"),
         ({"size": 8, "execution": "thread", "ffts_per_block": 2}, "ffts_per_block is for execution='block'"),
         ({"size": 8, "execution": "thread", "elements_per_thread": 4}, "elements_per_thread is the size, 8, got 4"),
-        ({"size": 64, "arch": "sm_90b"}, "arch must be one of 'sm_75'.*got 'sm_90b'"),
     ],
-    ids=lambda v: " ".join(f"{k}={getattr(x, '__name__', x)}" for k, x in v.items()) if isinstance(v, dict) else "",
+    ids=lambda v: " ".join(f"{k}={x}" for k, x in v.items()) if isinstance(v, dict) else "",
 )
-def test_errors_are_in_the_users_words(fields, words):
-    with pytest.raises(ValueError, match=words):
+def test_impossible_knobs_name_the_rule_and_the_choices(fields, words):
+    with pytest.raises(PlanError, match=words):
         FFT(**fields)
-
-
-def test_a_plan_for_another_architecture_says_so():
-    fft = FFT(64, arch="sm_90a")
-    assert fft.traits("sm_90a") == FFT(64).traits("sm_90a")
-    with pytest.raises(PlanError, match="made for sm_90a and is used on sm_80"):
-        fft.traits("sm_80")
 
 
 @functools.cache

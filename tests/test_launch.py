@@ -162,7 +162,10 @@ def test_a_batch_with_more_blocks_than_a_grid_is_refused(target):
     with pytest.raises(LaunchError) as e:
         launch.resolve("k", PHILOX.launch(2**40), [(PHILOX, False)], target)
     blocks = (2**32, 1, 1)
-    assert str(e.value) == f"k: Philox(10).launch({2**40}) makes a grid of {blocks} blocks, the most is (2147483647, 65535, 65535); split the batch"
+    assert (
+        str(e.value)
+        == f"k: Philox(10).launch({2**40}) makes a grid of {blocks} blocks, the most is (2147483647, 65535, 65535); split the batch"
+    )
 
 
 def test_cooperative_plans_set_their_own_block():

@@ -25,7 +25,7 @@ class Philox(Plan):
     launch shape. The seed, stream and step are taken modulo 2^64, and all their bits count. With 10 rounds, call ``step`` of ``stream`` is
     what cuRAND's ``curand_init(seed, stream, 4 * step)`` and ``curand4`` give.
 
-    Words and uniforms are bit-identical on the CPU and the GPU; normals agree within a few units in the last place.
+    Words and uniforms are bit-identical on the CPU and the GPU; normals agree within a few units in the last place (see each for its accuracy).
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
     """

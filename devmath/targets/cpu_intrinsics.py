@@ -133,11 +133,16 @@ def _make_array(context, builder, ty, extents, data, meminfo=None):
     return array._getvalue()
 
 
+def _points(ty: ir.Type) -> bool:
+    """Whether a value of this type holds an address, as an array does."""
+    return isinstance(ty, ir.LiteralStructType) and any(isinstance(t, ir.PointerType) or _points(t) for t in ty.elements)
+
+
 def stack_array(context, builder, ty: nbt.Array, extents: tuple[int, ...]):
-    """An array that lives as long as the function being lowered: on its stack, or on the heap where it is large."""
+    """An array of the function being lowered: on its stack, or on the heap where it is large or may be what the function returns."""
     item = context.get_abi_sizeof(context.get_data_type(ty.dtype))
     size = item * functools.reduce(operator.mul, extents, 1)
-    if size > STACK_LIMIT:
+    if size > STACK_LIMIT or _points(builder.function.args[0].type.pointee):
         meminfo = context.nrt.meminfo_alloc_aligned(builder, size=_I64(size), align=32)
         return _make_array(context, builder, ty, extents, context.nrt.meminfo_data(builder, meminfo), meminfo)
     with builder.goto_entry_block():

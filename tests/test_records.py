@@ -1,0 +1,316 @@
+"""Laws of the records: documented, compiled to what they mean on the CPU, compiled for every architecture, and one type for each plan."""
+
+import inspect
+import struct
+
+import numpy as np
+import pytest
+from numba import cuda, njit
+from numba import types as nbt
+from support import ARCHS, error, noise, tolerance
+
+import devmath as dm
+from devmath.arch import parse
+from devmath.codegen import link
+from devmath.fft import FFT
+from devmath.functions import Array, Values
+from devmath.plan import _REGISTRY, CPU, Dim3
+from devmath.random import Philox
+from devmath.targets import rewrite
+from devmath.targets.common import PlanType
+from devmath.targets.cuda import compile_kernel
+
+BLOCK, THREAD = FFT(512), FFT(8, precision=np.float64, execution="thread")
+EXAMPLES = {("FFT", "block"): BLOCK, ("FFT", "thread"): THREAD, ("Philox", "thread"): Philox()}
+RECORDS = [(kind, variant, name) for (kind, variant), plan in EXAMPLES.items() for name in plan.functions]
+
+# --- kernels that call every record of a plan class, and what they are called with ------------------------------------
+
+
+def fft_kernel(block, thread):
+    def call_all(x, y, xt, yt, seen):
+        r, s, b = block.registers(), block.scratch(), block.batch()
+        if b < x.shape[0]:
+            block.load(x[b], r)
+        block.execute(r, s)
+        if b < x.shape[0]:
+            block.store(r, y[b])
+            for i in range(block.elements_per_thread):
+                if block.active(i):
+                    seen[b, block.index(i)] += 1
+        q, t = thread.registers(), thread.batch()
+        if t < xt.shape[0]:
+            thread.load(xt[t], q)
+            thread.execute(q)
+            thread.store(q, yt[t])
+            for i in range(thread.elements_per_thread):
+                if thread.active(i):
+                    seen[t, thread.index(i)] += 1
+
+    return call_all
+
+
+FFT_TYPES = (nbt.complex64[:, ::1], nbt.complex64[:, ::1], nbt.complex128[:, ::1], nbt.complex128[:, ::1], nbt.int64[:, ::1])
+#: What a Philox record's arguments are in the kernel; a record with an argument of another name needs a line here.
+GIVEN = {"seed": "w[i, 0]", "stream": "w[i, 1]", "step": "w[i, 2]", "offset": "w[i, 3]", "mean": "0.5", "scale": "2.0", "state": "state"}
+GIVEN |= {name: f"w[i, {k}]" for k, name in enumerate("xyzw")}
+OUT = {nbt.uint32: "bits", nbt.float32: "singles", nbt.float64: "doubles"}
+
+
+def philox_source(plan):
+    """A kernel that calls every record with values, as text, and how many of each type it makes."""
+    lines, counts = ["state = plan.new_state()"], dict.fromkeys(OUT.values(), 0)
+    for fn in plan.functions.values():
+        call = f"plan.{fn.name}({', '.join(GIVEN[a.name] for a in fn.args)})"
+        if isinstance(fn.returns, Values):
+            out = OUT[fn.returns.dtype]
+            places = [f"{out}[i, {counts[out] + k}]" for k in range(fn.returns.count)]
+            counts[out] += fn.returns.count
+            call = f"{', '.join(places)} = {call}"
+        elif isinstance(fn.returns, Array):
+            continue
+        lines.append(call)
+    body = "\n        ".join(lines)
+    return f"def call_all(w, bits, singles, doubles):\n    i = cuda.grid(1)\n    if i < w.shape[0]:\n        {body}\n", counts
+
+
+def philox_kernel(plan, cuda=cuda):
+    names = {"plan": plan, "cuda": cuda}
+    exec(philox_source(plan)[0], names)
+    return names["call_all"]
+
+
+PHILOX_TYPES = (nbt.uint64[:, ::1], nbt.uint32[:, ::1], nbt.float32[:, ::1], nbt.float64[:, ::1])
+#: Plan class -> the kernel of every record, its signature, the plans in it.
+EXERCISES = {"FFT": (fft_kernel, FFT_TYPES, (BLOCK, THREAD)), "Philox": (philox_kernel, PHILOX_TYPES, (Philox(),))}
+
+
+def called(build):
+    return {(plan.kind_name, plan.variant, name) for plan, name in build.calls}
+
+
+def records_of(kind):
+    return {(k, v, n) for k, v, n in RECORDS if k == kind}
+
+
+def test_every_plan_class_and_variant_is_covered():
+    own = {kind: cls for kind, cls in _REGISTRY.items() if cls.__module__.startswith("devmath.")}
+    assert set(EXERCISES) == set(own), "a new plan class needs an exercise here"
+    assert set(EXAMPLES) == {(kind, variant) for kind, cls in own.items() for variant in cls.variants}
+
+
+# --- the records themselves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind, variant, name", RECORDS)
+def test_a_record_is_whole(kind, variant, name):
+    plan = EXAMPLES[kind, variant]
+    fn, traits = plan.functions[name], plan.traits("sm_90a")
+    assert fn.name == name and fn.doc.endswith(".") and getattr(type(plan), name).__doc__
+    assert all(a.doc and a.kind in {"registers", "shared", "row", "state", "int", "u64", "u32", "f32"} for a in fn.args)
+    assert (fn.meaning is None) == isinstance(fn.returns, Array)
+    for form in (fn.meaning, fn.fast_cpu):
+        if form is not None:
+            assert list(inspect.signature(form(plan, plan.traits(CPU))).parameters) == [a.name for a in fn.args]
+    assert fn.code is None or fn.code(plan, traits).symbol
+
+
+# --- the CPU target against the meaning in plain Python ---------------------------------------------------------------
+
+
+class PlainPython(rewrite.Rewriter):
+    """Takes numba out of a function: compiled helpers become Python again, and the thread's position is given."""
+
+    def __init__(self, thread=(0, 0), block=0, width=1):
+        super().__init__()
+        x, y = thread
+        self.cuda = type("cuda", (), {"threadIdx": Dim3(x, y, 0), "blockIdx": Dim3(block, 0, 0), "blockDim": Dim3(width)})
+
+    def replace(self, value, attributes, where):
+        if value is cuda:
+            return self.cuda
+        return self.function(value.py_func) if isinstance(value, type(njit(lambda: 0))) else value
+
+
+class Interpreted:
+    """A plan whose device functions run their meanings in plain Python, for one thread of a target."""
+
+    def __init__(self, plan, target=CPU, **position):
+        self.plan, self.traits, self.python = plan, plan.traits(target), PlainPython(**position)
+
+    def __getattr__(self, name):
+        if name not in self.plan.functions:
+            return self.traits[name] if name in self.traits else getattr(self.plan, name)
+        fn = self.plan.functions[name]
+        if isinstance(fn.returns, Array):
+            kinds = {nbt.complex64: np.complex64, nbt.complex128: np.complex128, nbt.uint32: np.uint32}
+            return lambda: np.full(fn.returns.count(self.traits), 77, kinds[fn.returns.dtype(self.plan)])
+        return self.python.function(fn.meaning(self.plan, self.traits))
+
+
+def test_the_fft_means_the_same_compiled_and_not(rng):
+    kernel = dm.kernel(fft_kernel(BLOCK, THREAD))
+    data = [noise(rng, (5, p.size), p.value_type) for p in (BLOCK, THREAD)]
+
+    def arguments():
+        return [data[0], np.zeros_like(data[0]), data[1], np.zeros_like(data[1]), np.zeros((5, 512), np.int64)]
+
+    compiled, plain = arguments(), arguments()
+    kernel[BLOCK.launch(5)](*compiled)
+    for b in range(6):
+        fft_kernel(Interpreted(BLOCK, block=b), Interpreted(THREAD, block=b))(*plain)
+    for k, plan in ((1, BLOCK), (3, THREAD)):
+        assert error(compiled[k], plain[k]) <= tolerance(plan)
+        assert error(compiled[k], np.fft.fft(data[k // 2].astype(complex))) <= tolerance(plan)
+    np.testing.assert_array_equal(compiled[4], plain[4])
+    assert called(kernel.cpu.build) == records_of("FFT")
+
+
+def test_philox_means_the_same_compiled_and_not(rng):
+    plan = Philox()
+    kernel = dm.kernel(philox_kernel(plan))
+    w = rng.integers(0, 2**64, (40, 4), np.uint64)
+    w[:3] = [[0] * 4, [2**64 - 1] * 4, [2**32 - 1, 0, 2**32, 0x80000000]]
+    _, counts = philox_source(plan)
+
+    def outputs():
+        return [np.zeros((len(w), counts[name]), dtype) for name, dtype in zip(OUT.values(), (np.uint32, np.float32, np.float64), strict=True)]
+
+    compiled, plain = outputs(), outputs()
+    kernel[plan.launch(len(w))](w, *compiled)
+    for i in range(len(w)):
+        philox_kernel(Interpreted(plan), type("cuda", (), {"grid": lambda n, i=i: i}))(truncated(w), *plain)
+    np.testing.assert_array_equal(compiled[0], plain[0])
+    np.testing.assert_allclose(compiled[1], plain[1], rtol=2e-7, atol=2 * 4e-7 * 6.77)  # twice what normal4_fast may be off
+    np.testing.assert_allclose(compiled[2], plain[2], rtol=1e-14, atol=1e-15)
+    assert called(kernel.cpu.build) == records_of("Philox")
+
+
+class truncated:
+    """What a record is handed: its 64-bit arguments as they are, 32-bit words modulo 2^32 (from_bits masks nothing itself)."""
+
+    def __init__(self, w):
+        self.w, self.shape = w, w.shape
+
+    def __getitem__(self, at):
+        return self.w[at]
+
+
+# --- positions on the GPU, in plain Python ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [FFT(65), FFT(512), FFT(12, ffts_per_block=5), FFT(1), FFT(7, execution="thread")], ids=repr)
+@pytest.mark.parametrize("where", ARCHS)
+def test_all_threads_together_load_and_store_each_element_once(plan, where, rng):
+    t = plan.traits(where)
+    batch = 2 * t.ffts_per_block - 1 if plan.execution == "block" else 5
+    x, y = noise(rng, (batch, plan.size), plan.value_type), np.full((batch, plan.size + 2), 9, plan.value_type)
+    count = np.zeros((batch, plan.size), int)
+    width, height, _ = t.block_dim if plan.execution == "block" else (3, 1, 1)
+    for block in range(2):
+        for lane in np.ndindex(width, height):
+            thread = Interpreted(plan, where, thread=lane, block=block, width=width)
+            b, r = thread.batch(), thread.registers()
+            if b >= batch:
+                continue
+            thread.load(x[b], r)
+            assert (r[[i for i in range(t.elements_per_thread) if not thread.active(i)]] == 0).all()
+            for i in range(t.elements_per_thread):
+                k = thread.index(i)
+                count[b, k] += thread.active(i)
+                assert r[i] == x[b, k] or not thread.active(i) and k == plan.size - 1
+            thread.store(r, y[b, 1:-1])
+    assert (count == 1).all()
+    np.testing.assert_array_equal(y[:, 1:-1], x)
+    assert (y[:, [0, -1]] == 9).all()
+
+
+# --- the GPU target ---------------------------------------------------------------------------------------------------
+
+
+def sm_of(cubin: bytes) -> int:
+    """The architecture in a cubin's ELF header."""
+    assert cubin[:4] == b"\x7fELF"
+    (flags,) = struct.unpack_from("<I", cubin, 48)
+    return flags >> 8 & 0xFF
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ARCHS)
+@pytest.mark.parametrize("kind", EXERCISES)
+def test_every_record_compiles_for_every_architecture(kind, where):
+    make, signature, plans = EXERCISES[kind]
+    compiled = compile_kernel(make(*plans), signature, parse(where))
+    assert called(compiled.build) == records_of(kind)
+    assert set(plans) == {plan for plan, _ in compiled.build.plans()}
+    assert sm_of(compiled.cubin) == parse(where).major * 10 + parse(where).minor
+    assert len(compiled.cubin) <= 65_536  # cuFFT's tables are left out
+    assert compiled.name in compiled.cubin.decode("latin1")
+
+
+def ptx_of(kernel, signature, where, monkeypatch):
+    """PTX of a kernel, linked for an architecture."""
+    seen, real = [], link.link
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "link", lambda blobs, arch, **kw: seen.append((blobs, arch)) or real(blobs, arch, **kw))
+        kernel._compile(signature, parse(where))
+    ((blobs, arch),) = seen
+    return real(blobs, arch, ptx=True).decode()
+
+
+def test_each_architecture_keeps_its_own_traits(monkeypatch):
+    """Also in a device function that kernels for several architectures share."""
+    plan = FFT(251)
+    marks = {where: 1_000_003 * plan.traits(where).elements_per_thread + plan.traits(where).stride for where in ("sm_80", "sm_90a")}
+    assert len(set(marks.values())) == 2
+
+    @cuda.jit(device=True)
+    def mark():
+        return 1_000_003 * plan.elements_per_thread + plan.stride
+
+    @dm.kernel
+    def one(out):
+        out[0] = mark()
+
+    @dm.kernel
+    def another(out):
+        out[0] = mark() + 0 * out[1]
+
+    for kernel, where in ((one, "sm_80"), (one, "sm_90a"), (another, "sm_90a"), (another, "sm_80"), (one, "sm_80")):
+        text = ptx_of(kernel, (nbt.int64[::1],), where, monkeypatch)
+        assert [w for w, m in marks.items() if f" {m};" in text] == [where]
+    out = np.zeros(2, np.int64)
+    one[1, 1](out)
+    assert out[0] == 1_000_003 * 251 + 1
+
+
+# --- one type for each plan -------------------------------------------------------------------------------------------
+
+#: A plan of each class and another value for each of its fields.
+CHANGES = {
+    "FFT": (
+        FFT(64, elements_per_thread=8, ffts_per_block=2),
+        {
+            "size": 32, "precision": np.float64, "direction": "inverse", "execution": "thread", "elements_per_thread": 4,
+            "ffts_per_block": 4, "arch": "sm_90a",
+        },
+    ),
+    "Philox": (Philox(), {"rounds": 7}),
+}  # fmt: skip
+#: Fields of which there is one value alone.
+FIXED = {"FFT": {"fft_type"}, "Philox": set()}
+
+
+@pytest.mark.parametrize("kind", EXERCISES)
+def test_plans_that_differ_have_different_types(kind):
+    base, changes = CHANGES[kind]
+    assert set(changes) | FIXED[kind] == set(base.fields)
+    plans = [base]
+    for field, value in changes.items():
+        knobs = {"elements_per_thread": None, "ffts_per_block": None} if value == "thread" else {}
+        plans.append(base.replace(**{field: value, **knobs}))
+    types = [PlanType(p, t) for p in plans for t in (CPU, *map(parse, ARCHS))]
+    assert len(set(types)) == len({t.name for t in types}) == len(types)
+    for p in plans:
+        again = dm.from_json(p.to_json())
+        assert PlanType(p, CPU) == PlanType(again, CPU) and hash(PlanType(p, CPU)) == hash(PlanType(again, CPU))
