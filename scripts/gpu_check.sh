@@ -23,7 +23,7 @@ wheels() {
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
     rm -rf .wheels && mkdir -p .wheels/nvmath
     "${get[@]}" --dest .wheels 'nvidia-libmathdx-cu13>=0.4,<0.5' 'numpy>=2.4,<2.5' 'rocket-fft>=0.4' platformdirs 'nvidia-nvfatbin>=13,<13.1' \
-        pytest pluggy iniconfig packaging hypothesis sortedcontainers
+        pytest pytest-xdist execnet pluggy iniconfig packaging hypothesis sortedcontainers
     "${get[@]}" --dest .wheels/nvmath 'nvmath-python>=1.0,<2' 'nvidia-libmathdx-cu13>=0.3.2,<0.4'
 }
 
@@ -37,16 +37,16 @@ install() {
     "$python" -m devmath.cli info
 }
 
-tests() { "$python" -m pytest -q -p no:cacheprovider "$@"; }
+tests() { "$python" -m pytest -q -p no:cacheprovider -p no:benchmark -n "${DEVMATH_TEST_JOBS:-8}" --dist loadgroup "$@"; }
 
 sanitizer() {
     for tool in memcheck racecheck; do
         compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name-exclude kns=cupy \
-            "$python" -m pytest -q -p no:cacheprovider -m "gpu and sanitizer" "$@"
+            "$python" -m pytest -q -p no:cacheprovider -p no:benchmark -m "gpu and sanitizer" "$@"
     done
 }
 
-bench() { DEVMATH_BASELINE_SITE=$baseline_site "$python" benchmarks/run.py "$@"; }
+bench() { DEVMATH_BASELINE_SITE=$baseline_site "$python" benchmarks/run.py --record "$@"; }
 
 case ${1:-} in
 wheels | install | tests | sanitizer | bench) "$@" ;;

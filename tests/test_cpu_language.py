@@ -261,6 +261,7 @@ def _helpers():
     module.inner = types.ModuleType("helpers.inner")
     module.f, module.fft, module.N, module.cuda = fourth, FFT, 3, cuda
     module.inner.f, module.inner.ifft = square, INVERSE
+    module.only_through_another_name, module.deeper = square, module.inner
     return module
 
 
@@ -273,9 +274,9 @@ def test_functions_and_values_of_another_module():
         m = helpers
         i = helpers.cuda.grid(1)
         out[i] = helpers.f(i) + helpers.inner.f(i) + helpers.N
-        out[i] += m.inner.f(1)
+        out[i] += m.only_through_another_name(1) + m.deeper.f(1)
 
-    assert filled(kernel, (2, 2)).tolist() == [x**4 + 0.5 + x**2 + 3 + 1 for x in range(4)]
+    assert filled(kernel, (2, 2)).tolist() == [x**4 + 0.5 + x**2 + 3 + 2 for x in range(4)]
     assert helpers.f is fourth and helpers.cuda is cuda
 
 

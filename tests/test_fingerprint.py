@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import functools
 import math
 import operator
 import subprocess
@@ -89,7 +90,7 @@ def test_values_of_a_closure():
 def test_contents_and_form_of_arrays():
     base = np.arange(6.0)
     records = np.zeros(2, [("a", "i4"), ("b", "f4")])
-    arrays = [base, base + 1, base.reshape(2, 3), base.reshape(2, 3, order="F"), base.astype("f4"), base.astype("i8"), base[::2]]
+    arrays = [base, base + 1, base.reshape(2, 3), np.asfortranarray(base.reshape(2, 3)), base.astype("f4"), base.astype("i8"), base[::2]]
     arrays += [records, records.view([("b", "i4"), ("a", "f4")]), records.view([("a", "f4"), ("b", "i4")]), records[0], np.zeros(2, "V8")]
     assert all_differ(of(v=a) for a in arrays)
     changed = base.copy()
@@ -170,6 +171,7 @@ def _odd():
         "typed list": numba.typed.List([1]),
         "intrinsic": own_intrinsic,
         "vectorize": numba.vectorize(lambda x: x + 1),
+        "function that wraps another": functools.wraps(math.sin)(lambda x: x),
         "linked function": cuda.declare_device("f", "int32(int32)"),
         "method": np.add.reduce,
         "generator": np.random.default_rng(),
