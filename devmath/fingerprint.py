@@ -14,7 +14,7 @@ import numpy as np
 from numba import types as nbt
 
 from .plan import Plan
-from .targets.rewrite import is_device_function, is_leaf_module, references, resolve
+from .targets.rewrite import Reference, is_device_function, is_leaf_module, references, resolve
 
 
 class Uncacheable(Exception):
@@ -54,7 +54,7 @@ class _Reader:
         for ref in sorted(set((r.name, r.free, r.attributes) for r in references(fn.__code__))):
             name, free, attributes = ref
             try:
-                value = resolve(fn, _Ref(name, free, attributes))
+                value = resolve(fn, Reference(name, free, attributes, 0))
             except KeyError:
                 names.append((name, free, attributes, "missing"))
                 continue
@@ -125,10 +125,3 @@ class _Reader:
 
 def _dtype(dtype: np.dtype) -> str:
     return dtype.str if dtype.fields is None else repr(dtype)
-
-
-class _Ref:
-    __slots__ = ("attributes", "free", "name")
-
-    def __init__(self, name: str, free: bool, attributes: tuple[str, ...]):
-        self.name, self.free, self.attributes = name, free, attributes

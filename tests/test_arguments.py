@@ -217,7 +217,7 @@ def only_gpu(a, b, c):
 ODD = [None, "text", [1, 2], {}, object(), np.str_("a"), np.void(b"ab"), Point(1, 2), Mode.FAST, (1, None), (np.zeros(2),), int]
 
 
-@pytest.mark.parametrize("value", ODD, ids=repr)
+@pytest.mark.parametrize("value", ODD, ids=[f"{i}-{type(v).__name__}" for i, v in enumerate(ODD)])
 def test_other_things_are_refused_by_the_parameters_name(value):
     with pytest.raises(ArgumentError) as e:
         three[1, 1](1, value, np.zeros(1))

@@ -192,8 +192,8 @@ def missing_here(what: object) -> TargetError:
 
 grid = _function("grid", _grid)
 gridsize = _function("gridsize", _gridsize)
-syncthreads = _function("syncthreads", lambda: lambda: _barrier())
-syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: _barrier())
+syncthreads = _function("syncthreads", lambda: lambda: _barrier())  # type: ignore[call-arg]
+syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: _barrier())  # type: ignore[call-arg]
 
 local = _namespace("cuda.local", array=_array_maker("local"))
 shared = _namespace("cuda.shared", array=_array_maker("shared"))
