@@ -68,7 +68,9 @@ def _array(dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, 
     return ty, (math.prod(shape), dt.itemsize, shape, strides)
 
 
-def device_array(pointer: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, readonly: bool = False, stream: int | None = None) -> Argument:
+def device_array(
+    pointer: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, readonly: bool = False, stream: int | None = None
+) -> Argument:
     """The argument for an array in device memory."""
     ty, (items, itemsize, extents, steps) = _array(dtype, shape, strides, readonly)
     return Argument(DEVICE, ty, (0, 0, items, itemsize, pointer, *extents, *steps), stream)
@@ -81,7 +83,12 @@ def _from_interface(value: Any) -> Argument:
         raise ArgumentError("masked arrays are not supported in kernels")
     strides = info.get("strides")
     return device_array(
-        pointer or 0, np.dtype(info["typestr"]), tuple(info["shape"]), None if strides is None else tuple(strides), bool(readonly), info.get("stream")
+        pointer or 0,
+        np.dtype(info["typestr"]),
+        tuple(info["shape"]),
+        None if strides is None else tuple(strides),
+        bool(readonly),
+        info.get("stream"),
     )
 
 
@@ -95,19 +102,27 @@ def _from_torch(value: Any) -> Argument | None:
     import torch
 
     if value.requires_grad and torch.is_grad_enabled():
-        raise ArgumentError("a PyTorch tensor that requires grad is handed to a kernel: pass tensor.detach(), or work under torch.no_grad()")
+        raise ArgumentError(
+            "a PyTorch tensor that requires grad is handed to a kernel: pass tensor.detach(), or work under torch.no_grad()"
+        )
     if value.is_conj() or value.is_neg():
         raise ArgumentError("a lazily conjugated PyTorch tensor is handed to a kernel: pass tensor.resolve_conj().resolve_neg()")
     itemsize = value.element_size()
     name = str(value.dtype).removeprefix("torch.")
     strides = tuple(s * itemsize for s in value.stride())
-    return device_array(value.data_ptr(), np.dtype(name), tuple(value.shape), strides, stream=torch.cuda.current_stream(value.device).cuda_stream)
+    return device_array(
+        value.data_ptr(), np.dtype(name), tuple(value.shape), strides, stream=torch.cuda.current_stream(value.device).cuda_stream
+    )
 
 
 def _from_dlpack(value: Any) -> Argument | None:
     from cuda.core.utils import StridedMemoryView
 
-    view = StridedMemoryView.from_dlpack(value, stream_ptr=-1) if hasattr(StridedMemoryView, "from_dlpack") else StridedMemoryView(value, stream_ptr=-1)
+    view = (
+        StridedMemoryView.from_dlpack(value, stream_ptr=-1)
+        if hasattr(StridedMemoryView, "from_dlpack")
+        else StridedMemoryView(value, stream_ptr=-1)
+    )
     if not view.is_device_accessible:
         return None
     dtype = np.dtype(view.dtype)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import types as nbt
 from numba.core import sigutils
+from numba.np.numpy_support import as_dtype, from_dtype
 
 from . import arch as _arch
 from . import arguments, launch
 from .arch import Arch
 from .errors import ArgumentError, ArtifactError, LaunchError, need_gpu_packages
 from .kernel import Kernel
-from .plan import Plan, from_json
+from .plan import Dim3, Plan, Traits, from_json
 
 _MAGIC = b"DEVMATHK"
 _VERSION = 1
@@ -81,7 +82,13 @@ class CompiledKernel:
     def launch_shape(self, config: Any, arch: object = None) -> launch.Shape:
         """Grid, block and dynamic shared memory for ``kernel[config]`` on *arch*; needs no GPU."""
         image = self.images[0] if arch is None and len(self.images) == 1 else self._image(_arch.parse(arch))
-        return launch.resolve(self.name, launch.config(config), self.plans, image.arch)
+        return self._shape(launch.config(config), image)
+
+    def _shape(self, cfg: launch.Config, image: Image) -> launch.Shape:
+        if isinstance(cfg, launch.PlanLaunch):
+            # The kernel's own plan of the same fields knows its traits from the file: nothing has to be asked of libmathdx.
+            cfg = cfg._replace(plan=next((plan for plan, _ in self.plans if plan == cfg.plan), cfg.plan))
+        return launch.resolve(self.name, cfg, self.plans, image.arch)
 
     def _image(self, arch: Arch) -> Image:
         fits = [i for i in self.images if i.arch.runs_on(arch)]
@@ -100,7 +107,7 @@ class CompiledKernel:
             image = self._image(_arch.of_device(ensure_context()))
             if image.arch not in self._loaded:
                 self._loaded[image.arch] = GpuKernel(image.cubin, image.name, self.signature, image.arch)
-            self._loaded[image.arch].launch(launch.resolve(self.name, cfg, self.plans, image.arch), looked, stream)
+            self._loaded[image.arch].launch(self._shape(cfg, image), looked, stream)
 
         return run
 
@@ -127,7 +134,10 @@ class CompiledKernel:
             "parameters": self.parameters,
             "signature": [_spell(t) for t in self.signature],
             "plans": [[p.to_json(), c] for p, c in self.plans],
-            "images": [{"arch": i.arch.name, "name": i.name, "bytes": len(i.cubin)} for i in self.images],
+            "images": [
+                {"arch": i.arch.name, "name": i.name, "bytes": len(i.cubin), "traits": [_spell_traits(p.traits(i.arch)) for p, _ in self.plans]}
+                for i in self.images
+            ],
         }
         text = json.dumps(header).encode()
         body = _HEAD.pack(_MAGIC, _VERSION, len(text)) + text + b"".join(i.cubin for i in self.images)
@@ -155,43 +165,65 @@ def _fit(got: arguments.Argument, want: nbt.Type) -> arguments.Argument | None:
     return None
 
 
-def _spell(ty: nbt.Type) -> str:
-    """A type as numba's signature strings spell it."""
+def _spell(ty: nbt.Type) -> Any:
+    """A type as JSON: a number by its name, an array as ``[dtype, ndim, layout, "readonly" or "writable"]``, a tuple as ``{"tuple": [...]}``."""
     if isinstance(ty, nbt.Array):
-        axes = [":"] * ty.ndim
-        if ty.layout == "C" and axes:
-            axes[-1] = "::1"
-        elif ty.layout == "F" and axes:
-            axes[0] = "::1"
-        text = f"{ty.dtype}[{','.join(axes)}]"
-        return text if ty.mutable else f"readonly {text}"
-    return str(ty)
+        return [_spell(ty.dtype), ty.ndim, ty.layout, "writable" if ty.mutable else "readonly"]
+    if isinstance(ty, nbt.BaseTuple):
+        return {"tuple": [_spell(t) for t in ty]}
+    if not isinstance(ty, nbt.Number | nbt.Boolean):
+        raise ArtifactError(f"a kernel that takes {ty} cannot be saved; numbers, arrays of numbers and tuples of numbers can")
+    return str(as_dtype(ty))
 
 
-def _unspell(text: str) -> nbt.Type:
-    readonly = text.startswith("readonly ")
-    (ty,), _ = sigutils.normalize_signature(f"void({text.removeprefix('readonly ')})")
-    if readonly:
-        ty = nbt.Array(ty.dtype, ty.ndim, ty.layout, readonly=True)
-    return ty
+def _unspell(spelled: Any) -> nbt.Type:
+    if isinstance(spelled, dict):
+        items = [_unspell(t) for t in spelled["tuple"]]
+        return nbt.UniTuple(items[0], len(items)) if len(set(items)) == 1 else nbt.Tuple(items)
+    if isinstance(spelled, list):
+        dtype, ndim, layout, access = spelled
+        return nbt.Array(_unspell(dtype), ndim, layout, readonly=access == "readonly")
+    return from_dtype(np.dtype(spelled))
+
+
+def _spell_traits(traits: Traits) -> dict[str, Any]:
+    return {k: {"dtype": np.dtype(v).name} if isinstance(v, type) else v for k, v in traits.items()}
+
+
+def _unspell_traits(spelled: dict[str, Any]) -> Traits:
+    def value(v: Any) -> Any:
+        if isinstance(v, dict):
+            return np.dtype(v["dtype"]).type
+        return Dim3(*v) if isinstance(v, list) else v
+
+    return Traits({k: value(v) for k, v in spelled.items()})
 
 
 def _signature(kernel: Kernel, signature: Any) -> tuple[nbt.Type, ...]:
-    if isinstance(signature, tuple | list) and not all(isinstance(s, nbt.Type) for s in signature):
-        types = []
-        for s in signature:
-            looked = None if isinstance(s, str) else arguments.look_at(s)
-            types.append(s if isinstance(s, nbt.Type) else looked.type if looked else _unspell(s))
-        signature = tuple(types)
+    valid = "signature must be like 'void(complex64[:,::1], int64)', a tuple of numba types, or example arguments"
+    given: Any = tuple(map(_type_of, signature)) if isinstance(signature, tuple | list) else signature
     try:
-        args, returned = sigutils.normalize_signature(tuple(signature) if isinstance(signature, list) else signature)
+        args, returned = sigutils.normalize_signature(given)
     except Exception as e:
-        raise ArgumentError(f"signature must be like 'void(complex64[:,::1], int64)', a tuple of numba types, or example arguments; got {signature!r}: {e}") from None
+        raise ArgumentError(f"{valid}; got {signature!r}: {e}") from None
     if returned not in (None, nbt.void):
         raise ArgumentError(f"a kernel returns nothing, got a signature that returns {returned}")
     if len(args) != len(kernel.parameters):
         raise ArgumentError(f"{kernel.py_func.__name__} takes {len(kernel.parameters)} arguments ({', '.join(kernel.parameters)}), the signature has {len(args)}")
     return tuple(args)
+
+
+def _type_of(item: Any) -> Any:
+    """The type of one argument of a signature: a numba type itself, its text, or an example's."""
+    if isinstance(item, nbt.Type):
+        return item
+    if isinstance(item, str):
+        try:
+            return sigutils.normalize_signature(f"void({item})")[0][0]
+        except Exception:
+            return item  # refused with the whole signature
+    looked = arguments.look_at(item)
+    return item if looked is None else looked.type
 
 
 def compile(kernel: Kernel, signature: Any, arch: Any = None) -> CompiledKernel:
@@ -212,14 +244,13 @@ def compile(kernel: Kernel, signature: Any, arch: Any = None) -> CompiledKernel:
             raise ValueError("no CUDA device was found: name an architecture, such as arch='sm_90a'")
         archs = [current]
     else:
-        archs = [_arch.parse(a) for a in (arch if isinstance(arch, list | tuple | set) and not isinstance(arch, Arch) and not _is_cc(arch) else [arch])]
+        several = isinstance(arch, list | set | frozenset) or isinstance(arch, tuple) and not (arch and isinstance(arch[0], int))
+        archs = list(dict.fromkeys(_arch.parse(a) for a in (arch if several else [arch])))
+        if not archs:
+            raise ValueError("arch must name at least one architecture, such as 'sm_90a'")
     linked = [kernel.linked(types, a) for a in archs]
     images = [Image(k.arch, k.name, k.cubin) for k in linked]
     return CompiledKernel(kernel.py_func.__name__, kernel.parameters, types, images, linked[0].plans)
-
-
-def _is_cc(value: Iterable[Any]) -> bool:
-    return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
 
 
 def load(path: str | Path | bytes) -> CompiledKernel:
@@ -233,10 +264,18 @@ def load(path: str | Path | bytes) -> CompiledKernel:
         raise ArtifactError(f"{what} was saved in format {version}, this devmath reads format {_VERSION}; compile the kernel again")
     if hashlib.sha256(data[:-32]).digest() != data[-32:]:
         raise ArtifactError(f"{what} is damaged; compile the kernel again")
-    header = json.loads(data[_HEAD.size : _HEAD.size + length])
-    at, images = _HEAD.size + length, []
-    for i in header["images"]:
-        images.append(Image(_arch.parse(i["arch"]), i["name"], data[at : at + i["bytes"]]))
-        at += i["bytes"]
+    try:
+        return _read(json.loads(data[_HEAD.size : _HEAD.size + length]), data[_HEAD.size + length : -32])
+    except Exception as e:
+        raise ArtifactError(f"{what} was saved by another devmath and holds what this one does not know ({e}); compile the kernel again") from None
+
+
+def _read(header: dict[str, Any], code: bytes) -> CompiledKernel:
     plans = tuple((from_json(p), bool(c)) for p, c in header["plans"])
+    at, images = 0, []
+    for i in header["images"]:
+        images.append(Image(_arch.parse(i["arch"]), i["name"], code[at : at + i["bytes"]]))
+        at += i["bytes"]
+        for (plan, _), traits in zip(plans, i["traits"], strict=True):
+            plan._memo[images[-1].arch] = _unspell_traits(traits)
     return CompiledKernel(header["name"], header["parameters"], tuple(map(_unspell, header["signature"])), images, plans)

@@ -51,7 +51,7 @@ class _Reader:
             return ("again", self._seen[id(fn)])
         self._seen[id(fn)] = len(self._seen)
         names = []
-        for ref in sorted(set((r.name, r.free, r.attributes) for r in references(fn.__code__))):
+        for ref in sorted({(r.name, r.free, r.attributes) for r in references(fn.__code__)}):
             name, free, attributes = ref
             try:
                 value = resolve(fn, Reference(name, free, attributes, 0))
@@ -85,7 +85,7 @@ class _Reader:
             names = getattr(value, "_fields", ())
             return ("tuple", type(value).__qualname__, names, tuple(self.value(v, ()) for v in value))
         if isinstance(value, frozenset):
-            return ("frozenset", tuple(sorted((repr(v) for v in value))))
+            return ("frozenset", tuple(sorted(repr(v) for v in value)))
         if isinstance(value, enum.Enum):
             return ("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
         if isinstance(value, np.dtype):

@@ -292,6 +292,11 @@ def test_registers_of_the_wrong_length_are_refused_with_their_line(target):
         r = cuda.local.array(pair, FFT.value_type)
         FFT.store(r, x[0])
 
+    @dm.kernel
+    def state(x):
+        s = cuda.local.array(3, np.uint32)
+        RNG.seed(s, 1, 2, 3)
+
     need = FFT.traits(target).storage_size
     where = "the CPU target" if target == "cpu" else target
     for kernel in (number, closure, in_a_tuple, tuple_of_a_closure):
@@ -299,6 +304,8 @@ def test_registers_of_the_wrong_length_are_refused_with_their_line(target):
         line = kernel.py_func.__code__.co_firstlineno + 3
         assert f" at line {line} of {kernel.__name__}: registers has 3 elements, the plan needs {need} on {where}: use " in text
         assert "\n" not in text
+    text = fails(state, target, error=KernelValueError)
+    assert text.endswith(f"of state: state has 3 elements, the plan needs 13 on {where}: use Philox(10).new_state()")
 
 
 def test_registers_of_another_plan_and_lengths_known_late():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata as md
+import os
 import re
 
 from ..errors import VersionError
@@ -26,6 +27,17 @@ def installed(distribution: str) -> str | None:
         return md.version(distribution)
     except md.PackageNotFoundError:
         return None
+
+
+def libmathdx() -> str:
+    """Which libmathdx is in use, without loading it where it is an installed package."""
+    if not os.environ.get("DEVMATH_LIBMATHDX"):
+        for name in ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"):
+            if version := installed(name):
+                return f"{name} {version}"
+    from . import mathdx
+
+    return _dotted(mathdx.version())
 
 
 def _dotted(v: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from .. import arch as _arch
 from .. import cache, types
 from ..arch import Arch
-from ..codegen import mathdx
+from ..codegen import mathdx, versions
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
 from . import records
@@ -206,7 +206,7 @@ class FFT(Plan):
         assert isinstance(target, Arch)
         self._check_arch(target)
         operators = self.operators(target.name)
-        key = cache.digest("cufftdx traits", operators, target.name, mathdx.version())
+        key = cache.digest("cufftdx traits", operators, target.name, versions.libmathdx())
         entry = cache.load("traits", key)
         found = entry.meta if entry else self._ask(target, operators)
         if entry is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import KernelValueError
+from ..functions import required_length
 from ..plan import CPU, BoundPlan
 
 
@@ -55,14 +56,17 @@ def check_registers(fn: Any) -> None:
         function = bound.plan.functions[func.attr]
         given = {a.name: v for a, v in zip(function.args, call.args, strict=False)} | dict(call.kws)
         for arg in function.args:
-            if arg.kind == "registers" and arg.name in given:
+            need = required_length(arg, bound.plan.traits(bound.target))
+            if need is not None and arg.name in given:
                 length = _local_length(value_of(given[arg.name]), value_of)
-                need = bound.plan.traits(bound.target).storage_size
                 if length is not None and length != need:
-                    where = "the CPU target" if bound.target == CPU else str(bound.target)
+                    plan, where = bound.plan.short_name(), "the CPU target" if bound.target == CPU else str(bound.target)
+                    maker = (
+                        "registers() or cuda.local.array(plan.storage_size, plan.value_type)" if arg.kind == "registers" else "new_state()"
+                    )
                     raise KernelValueError(
-                        f"{bound.plan.short_name()}.{function.signature()} at line {call.loc.line} of {fn.__name__}: {arg.name} has {length} elements, "
-                        f"the plan needs {need} on {where}: use {bound.plan.short_name()}.registers() or cuda.local.array(plan.storage_size, plan.value_type)"
+                        f"{plan}.{function.signature()} at line {call.loc.line} of {fn.__name__}: {arg.name} has {length} elements, "
+                        f"the plan needs {need} on {where}: use {plan}.{maker}"
                     )
 
 

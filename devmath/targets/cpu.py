@@ -45,7 +45,9 @@ def _install() -> None:
 
     @typeof_impl.register(Plan)
     def _unbound(value, c):
-        raise TargetError(f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels")
+        raise TargetError(
+            f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels"
+        )
 
     register_model(PlanType)(OpaqueModel)
     cpu_cuda.TYPING.register_attr(make_templates(templates, lower))
@@ -82,7 +84,9 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         if need is not None:
             message = f"{ty.plan.short_name()}.{fn.signature()}: {arg.name} has too few elements, the plan needs {need} on the CPU target"
             context.compile_internal(builder, _length_check(need, message), nbt.none(arg_type), (value,))
-    return context.compile_internal(builder, meaning_of(fn, ty, _ForCpu(build, False).function), sig.replace(args=tuple(inner), recvr=None), values)
+    return context.compile_internal(
+        builder, meaning_of(fn, ty, _ForCpu(build, False).function), sig.replace(args=tuple(inner), recvr=None), values
+    )
 
 
 @functools.cache
@@ -145,7 +149,9 @@ class _ForCpu(rewrite.Rewriter):
 
     def device_function(self, dispatcher):
         # The memo must hold the compiled form before its body is read: it may call itself.
-        compiled = numba.njit(dispatcher.py_func, fastmath=self._fastmath or bool(dispatcher.targetoptions.get("fastmath")), error_model="numpy")
+        compiled = numba.njit(
+            dispatcher.py_func, fastmath=self._fastmath or bool(dispatcher.targetoptions.get("fastmath")), error_model="numpy"
+        )
         self._memo[id(dispatcher)] = (dispatcher, compiled)
         compiled.py_func = self.function(dispatcher.py_func)
         compiled._compiler.py_func = compiled.py_func
@@ -231,8 +237,8 @@ class CpuKernel:
         threads = block.x * block.y * block.z
         if threads > 1 and self._build.single_thread:
             raise LaunchError(
-                f"{name}: {self._build.single_thread[0]} needs the threads of a block to run side by side; on the CPU target they run one after "
-                f"the other. Launch it with one thread a block, got {threads}"
+                f"{name}: {self._build.single_thread[0]} needs the threads of a block to run side by side; on the CPU target they run one "
+                f"after the other. Launch it with one thread a block, got {threads}"
             )
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, args: tuple[Any, ...]) -> None:
@@ -273,5 +279,3 @@ def _worker(arena: int) -> tuple[np.ndarray, np.ndarray]:
         _arena.memory = memory = np.empty(arena + 64, np.uint8)
         _arena.record = np.zeros(low.WORDS, np.int64)
     return _arena.record, memory
-
-

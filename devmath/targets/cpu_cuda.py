@@ -68,7 +68,7 @@ def _dim3_getattr(context, builder, ty, value, attr):
 
 
 def _array_maker(space: str) -> Any:
-    """``cuda.local.array`` or ``cuda.shared.array``: typed and lowered without a call in between, since a stack array lives in its function."""
+    """``cuda.local.array`` or ``cuda.shared.array``, without a call in between: a stack array lives in its function."""
 
     def array(shape, dtype, alignment=None):
         raise NotImplementedError
@@ -81,9 +81,8 @@ def _array_maker(space: str) -> Any:
             def typer(shape, dtype, alignment=None):
                 ty = low.array_type(shape, dtype)
                 if ty is None:
-                    raise KernelTypeError(
-                        f"cuda.{space}.array takes a shape and a dtype that are compile-time constants, got {describe(shape)} and {describe(dtype)}"
-                    )
+                    got = f"{describe(shape)} and {describe(dtype)}"
+                    raise KernelTypeError(f"cuda.{space}.array takes a shape and a dtype that are compile-time constants, got {got}")
                 return ty
 
             return typer

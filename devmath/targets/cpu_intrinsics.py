@@ -1,9 +1,10 @@
 """What the CPU target needs beneath Python: the position of the running thread, stack arrays, shared memory, atomics.
 
-All code that touches llvmlite for numba's CPU compiler is in this file and in ``cpu.py``.
+All code that touches llvmlite for numba's CPU compiler is in this file, in ``cpu_atomics.py`` and in ``cpu.py``.
 
 Each worker thread owns a record of 64-bit words: blockIdx, threadIdx, blockDim, gridDim (x, y, z each), the address of the
-block's shared memory and the bytes of its dynamic part. The worker leaves the record's address in thread-specific storage, where compiled code finds it.
+block's shared memory and the bytes of its dynamic part. The worker leaves the record's address in thread-specific storage, where
+compiled code finds it.
 """
 
 from __future__ import annotations

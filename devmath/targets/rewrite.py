@@ -1,7 +1,7 @@
 """Reading what a Python function refers to, and giving it other things to refer to.
 
-A kernel is written once. To compile it for a target, its function is copied with that target's things in place of what it names: plans bound
-to the target, device functions compiled for it, and on the CPU a stand-in for the ``cuda`` module.
+A kernel is written once. To compile it for a target, its function is copied with that target's things in place of what it names: plans
+bound to the target, device functions compiled for it, and on the CPU a stand-in for the ``cuda`` module.
 """
 
 from __future__ import annotations
