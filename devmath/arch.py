@@ -89,6 +89,8 @@ def parse(value: object) -> Arch:
         raise ValueError(one_of("arch", value, supported()))
     if arch.cc not in _SHARED_LIMIT:
         raise ValueError(one_of("arch", value, supported()))
+    if arch.suffix not in ("", "a", "f"):
+        raise ValueError(one_of("arch", value, supported()))
     if arch.suffix and arch.major < 9:
         raise ValueError(f"arch {arch.name} does not exist: feature suffixes begin with sm_90a; use {Arch(*arch.cc).name}")
     return arch

@@ -16,7 +16,7 @@ from numba.np.numpy_support import as_dtype, from_dtype
 from . import arch as _arch
 from . import arguments, launch
 from .arch import Arch
-from .errors import ArgumentError, ArtifactError, LaunchError, need_gpu_packages
+from .errors import ArgumentError, ArtifactError, LaunchError, MissingDependency
 from .kernel import Kernel
 from .plan import Dim3, Plan, Traits, from_json
 
@@ -68,8 +68,8 @@ class CompiledKernel:
             from cuda.bindings import nvfatbin
 
             handle = nvfatbin.create([], 0)
-        except Exception as e:
-            raise need_gpu_packages("writing a fat binary (nvidia-nvfatbin)", e) from None
+        except Exception:
+            raise MissingDependency("writing a fat binary needs nvFatbin: pip install nvidia-nvfatbin") from None
         try:
             for image in self.images:
                 nvfatbin.add_cubin(handle, image.cubin, len(image.cubin), image.arch.name.removeprefix("sm_"), image.name)

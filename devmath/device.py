@@ -47,7 +47,10 @@ def driver_version() -> tuple[int, int] | None:
 def ensure_context() -> int:
     """Make sure that a context is current on this thread (the first device's primary one if none is); the device's number."""
     driver = _driver()
-    status, device = driver.cuCtxGetDevice()
+    try:
+        status, device = driver.cuCtxGetDevice()
+    except Exception as e:  # cuda-bindings found no driver library; which exception that is depends on its version
+        raise CodegenError(f"launching on the GPU needs an NVIDIA driver, and none was found ({type(e).__name__})") from None
     if not status:
         return int(device)
     _ok(driver.cuInit(0), "starting the CUDA driver")

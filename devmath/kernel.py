@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Kernel:
         self._gpu: dict[tuple, Any] = {}
         self._linked: dict[tuple, Linked] = {}
         self._configs: dict[Any, _Launcher] = {}
+        self._cpu: Any = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -51,13 +53,14 @@ class Kernel:
 
     def __getitem__(self, cfg: Any) -> _Launcher:
         try:
-            found = self._configs.get(cfg)
+            key = (cfg, *map(type, cfg)) if type(cfg) is tuple else cfg  # 1 and 1.0 are equal, but not both a grid
+            found = self._configs.get(key)
         except TypeError:  # an unhashable stream
             return _Launcher(self, launch.config(cfg))
         if found is None:
             if len(self._configs) > 256:
                 self._configs.clear()
-            found = self._configs[cfg] = _Launcher(self, launch.config(cfg))
+            found = self._configs[key] = _Launcher(self, launch.config(cfg))
         return found
 
     def __call__(self, *args: Any) -> None:
@@ -65,12 +68,15 @@ class Kernel:
 
     # -- the two compiled forms -----------------------------------------------------
 
-    @functools.cached_property
+    @property
     def cpu(self) -> Any:
         """The kernel's CPU form."""
-        from .targets.cpu import CpuKernel
+        with self._lock:
+            if self._cpu is None:
+                from .targets.cpu import CpuKernel
 
-        return _in_users_words(self, lambda: CpuKernel(self.py_func, self.options["fastmath"]))
+                self._cpu = _in_users_words(self, lambda: CpuKernel(self.py_func, self.options["fastmath"]))
+            return self._cpu
 
     def linked(self, types: tuple[nbt.Type, ...], arch: Arch) -> Linked:
         """The kernel linked for *arch*: from this process, from the cache on disk, or compiled now."""
@@ -85,7 +91,9 @@ class Kernel:
             code = fingerprint.of_function(self.py_func)
         except fingerprint.Uncacheable:
             return self._compile(types, arch)
-        options = tuple(sorted((k, repr(v)) for k, v in self.options.items()))
+        options: tuple[Any, ...] = tuple(sorted((k, repr(v)) for k, v in self.options.items()))
+        if self.options["lineinfo"]:
+            options += (self.py_func.__code__.co_filename, self.py_func.__code__.co_firstlineno, self.py_func.__code__.co_linetable)
         key = cache.digest("kernel", code, tuple(map(str, types)), arch.name, options, versions.tools(), fingerprint.package_digest())
         built: list[Linked] = []
 
@@ -126,7 +134,10 @@ class _Launcher:
         if simulating():
             self._simulate(args)
             return
-        looked = [look_at(a) for a in args]
+        try:
+            looked = [look_at(a) for a in args]
+        except ArgumentError:
+            raise self._name_the_argument(args) from None
         try:
             key = (*[a[:2] for a in looked], _device())  # type: ignore[index]
             ready = self._ready.get(key)
@@ -139,6 +150,15 @@ class _Launcher:
             self._kernel.cpu.launch(*shape, args)
         else:
             loaded.launch(shape, looked, self._stream)
+
+    def _name_the_argument(self, args: tuple[Any, ...]) -> ArgumentError:
+        """What is wrong with the first argument that cannot be used, with its parameter's name."""
+        for parameter, arg in zip(self._kernel.parameters, args, strict=False):
+            try:
+                look_at(arg)
+            except ArgumentError as e:
+                return ArgumentError(f"{self._kernel.py_func.__name__}: {parameter}: {e}")
+        return ArgumentError(f"{self._kernel.py_func.__name__} takes {len(self._kernel.parameters)} arguments, got {len(args)}")
 
     def _prepare(self, looked: list[Argument | None], args: tuple[Any, ...]) -> tuple[Any, launch.Shape]:
         kernel = self._kernel
@@ -222,7 +242,22 @@ def _in_users_words(kernel: Kernel, work: Callable[[], Any]) -> Any:
             if isinstance(cause, DevmathError):
                 raise cause.with_traceback(None) from None
             cause = cause.__cause__ or cause.__context__
-        raise CodegenError(f"numba cannot compile {kernel.py_func.__name__}: {e}") from e
+        raise CodegenError(f"numba cannot compile {kernel.py_func.__name__}: {_gist(str(e))}") from e
+    except AttributeError as e:
+        raise CodegenError(f"{kernel.py_func.__name__}: {e}") from e
+
+
+_WRAPPING = ("Failed in ", "Use of unsupported", "During: ", "<source elided>", "- Resolution failure", "- argument 0")
+
+
+def _gist(page: str) -> str:
+    """The line of numba's page that says what is wrong, and the place in the source."""
+    page = re.sub(r"\x1b\[[0-9;]*m", "", page)
+    lines = [line.strip() for line in page.splitlines() if line.strip() and not line.strip().startswith(_WRAPPING)]
+    place = next((line.rstrip(":") for line in lines if line.startswith("File ")), "")
+    call = next((line for line in lines if line.startswith(">>>")), "")
+    hint = "decorate it with @cuda.jit(device=True)" if "numba type of <class 'function'>" in page.lower() else ""
+    return " ".join(filter(None, (lines[0] if lines else page, call, f"({place})" if place else "", hint)))
 
 
 def kernel(

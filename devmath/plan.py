@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ class Plan:
             setattr(cls, name, _method(name, next(t[name] for t in cls.variants.values() if name in t).doc))
 
     def _set_fields(self, **fields: Any) -> None:
-        self.__dict__["fields"] = fields
+        self.__dict__["fields"] = MappingProxyType(fields)
         self.__dict__["_identity"] = (self.kind_name, *((k, _plain(v)) for k, v in fields.items()))
         self.__dict__["_memo"] = {}
         self.__dict__["meanings"] = {}
@@ -114,7 +115,7 @@ class Plan:
     # -- identity ---------------------------------------------------------------
 
     #: Every field by name, as the plan was made.
-    fields: dict[str, Any]
+    fields: Mapping[str, Any]
     #: Python functions made from the records for each target, kept so that compilers see the same object again.
     meanings: dict[Any, Callable]
 
@@ -187,7 +188,7 @@ class Plan:
 
         Parameters
         ----------
-        batch : number of problems (transforms, paths, ...), at least 1.
+        batch : number of problems (transforms, paths, ...); 0 launches nothing.
         block : threads a block, for functions that each thread runs on its own; cooperative plans set it themselves.
         stream : a CUDA stream (an integer handle, or an object of CuPy, PyTorch, numba or cuda.core); ignored on the CPU.
         """
@@ -199,21 +200,25 @@ class Plan:
 def _plain(value: Any) -> Any:
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
-    if isinstance(value, tuple):
-        return list(value)
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def from_json(text: str) -> Plan:
     """The plan that :meth:`Plan.to_json` wrote."""
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except ValueError as e:
+        raise PlanError(f"not the JSON of a plan: {e}") from None
     kind = fields.pop("plan", None) if isinstance(fields, dict) else None
-    if kind not in _REGISTRY:
+    if not isinstance(kind, str) or kind not in _REGISTRY:
         raise PlanError(one_of("plan", kind, sorted(_REGISTRY)))
     known = set(inspect.signature(_REGISTRY[kind]).parameters)
     unknown = sorted(set(fields) - known)
     if unknown:
         raise PlanError(f"{kind} has no field {unknown[0]!r}; its fields are {', '.join(sorted(known))}")
+    needed = [n for n, p in inspect.signature(_REGISTRY[kind]).parameters.items() if p.default is p.empty and n not in fields]
+    if needed:
+        raise PlanError(f"{kind} needs a {needed[0]}, and its JSON has none")
     return _REGISTRY[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
 
 

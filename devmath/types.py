@@ -40,7 +40,7 @@ BY_NUMBA = {e.numba: e for e in _TABLE}
 def precision(value: object, what: str = "precision") -> Element:
     """The real element for what a user may write: ``np.float32``, ``"float32"``, a dtype, or a complex of that precision."""
     try:
-        name = np.dtype(value).name  # type: ignore[call-overload]
+        name = "None" if value is None else np.dtype(value).name  # type: ignore[call-overload]  # NumPy takes None for float64
     except TypeError:
         name = str(value)
     element = BY_NAME.get(name)

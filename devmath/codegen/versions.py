@@ -70,9 +70,14 @@ def check_numba_cuda() -> None:
 def check_ltoir(what: str, isa: tuple[int, int], linker: tuple[int, int]) -> None:
     """LTO-IR is read by an nvJitLink of its own version or newer of the same major one; say so before the linker fails."""
     if isa[0] != linker[0] or isa > linker:
+        if isa[0] == linker[0]:
+            suffix = "-cu12" if isa[0] == 12 else ""
+            mend = f"pip install -U 'nvidia-nvjitlink{suffix}>={_dotted(isa)}' (or an older nvidia-cuda-nvrtc{suffix})"
+        else:
+            mend = f"pip install -U 'devmath[cu{linker[0]}]', which brings NVRTC and libmathdx of the same line"
         raise VersionError(
             f"{what} was generated as LTO-IR {_dotted(isa)}, and nvJitLink is {_dotted(linker)}: it reads its own version and older "
-            f"ones of CUDA {linker[0]}. Mend it with: pip install -U 'nvidia-nvjitlink>={_dotted(isa)}' (or an older nvidia-cuda-nvrtc)"
+            f"ones of CUDA {linker[0]}. Mend it with: {mend}"
         )
 
 

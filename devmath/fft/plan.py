@@ -133,9 +133,11 @@ class FFT(Plan):
         if elements is not None and per_block is not None:
             threads = -(-self.size // elements) * per_block
             if threads > _arch.MAX_THREADS_PER_BLOCK:
+                most = _arch.MAX_THREADS_PER_BLOCK // -(-self.size // elements)
+                mend = f"ffts_per_block can be at most {most} here" if most else f"take at least {-(-self.size // 1024)} elements_per_thread"
                 raise PlanError(
                     f"elements_per_thread={elements} and ffts_per_block={per_block} make a block of {threads} threads, a block has at most "
-                    f"{_arch.MAX_THREADS_PER_BLOCK}: ffts_per_block can be at most {_arch.MAX_THREADS_PER_BLOCK // -(-self.size // elements)} here"
+                    f"{_arch.MAX_THREADS_PER_BLOCK}: {mend}"
                 )
 
     def short_name(self) -> str:
