@@ -27,7 +27,7 @@ def scale(x, y, factor):
     r, s, b = fft.registers(), fft.scratch(), fft.batch()
     if b < x.shape[0]:
         fft.load(x[b], r)
-        s[cuda.threadIdx.y * fft.size + cuda.threadIdx.x] = r[0]
+        s[cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x] = r[0]
         for i in range(fft.elements_per_thread):
             r[i] *= factor
         fft.store(r, y[b])

@@ -6,8 +6,8 @@ from support import error, host, noise, plans, rows, run, tolerance, transforms
 
 from devmath.fft import FFT
 
-SINGLE = [1, 2, 3, 7, 65, 127, 251, 343, 512, 625, 729, 1000, 4093, 8192, 10000, 16384, 32768]
-DOUBLE = [1, 2, 49, 65, 127, 243, 1024, 4093, 10000]
+SINGLE = [2, 3, 7, 65, 127, 251, 343, 512, 625, 729, 1000, 4093, 8192, 10000, 16384, 32768]
+DOUBLE = [2, 49, 65, 127, 243, 1024, 4093, 10000]
 KNOBS = [
     FFT(128, elements_per_thread=8, ffts_per_block=4),
     FFT(1000, ffts_per_block=2),

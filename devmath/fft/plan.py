@@ -39,7 +39,7 @@ class FFT(Plan):
 
     Parameters
     ----------
-    size : number of points. ``execution="block"``: 1 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
+    size : number of points. ``execution="block"``: 2 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
         20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 2 to 64 in
         float32, 2 to 40 in float64.
     precision : ``np.float32`` or ``np.float64``; the elements are complex64 or complex128.
@@ -111,10 +111,10 @@ class FFT(Plan):
                 )
             return
         large = _LARGE[real]
-        if not (1 <= n <= _ANY_SIZE or n in large):
-            nearest = min((1, _ANY_SIZE, *large), key=lambda v: abs(v - n))
+        if not (2 <= n <= _ANY_SIZE or n in large):
+            nearest = min((2, _ANY_SIZE, *large), key=lambda v: abs(v - n))
             raise PlanError(
-                f"size must be 1 to {_ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', got {n} (nearest: {nearest})"
+                f"size must be 2 to {_ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', got {n} (nearest: {nearest})"
             )
 
     def _check_knobs(self) -> None:
@@ -125,9 +125,10 @@ class FFT(Plan):
             if elements not in (None, self.size):
                 raise PlanError(f"with execution='thread' elements_per_thread is the size, {self.size}, got {elements}")
             return
-        most, why = (self.size, " (the size)") if self.size > 1 else (32, "")
-        if elements is not None and not 2 <= elements <= most:
-            raise PlanError(f"elements_per_thread must be 2 to {most}{why}: a thread of a block transform has at least 2 elements, got {elements}")
+        if elements is not None and not 2 <= elements <= self.size:
+            raise PlanError(
+                f"elements_per_thread must be 2 to {self.size} (the size): a thread of a block transform has at least 2 elements, got {elements}"
+            )
         if per_block is not None and per_block > _arch.MAX_THREADS_PER_BLOCK:
             raise PlanError(f"ffts_per_block must be 1 to {_arch.MAX_THREADS_PER_BLOCK}, got {per_block}")
         if elements is not None and per_block is not None:
@@ -259,7 +260,7 @@ class FFT(Plan):
     def _nearest(self, target: Arch) -> str:
         """The nearest size that does work, as the end of a message."""
         real = np.dtype(self.precision).name
-        sizes = (*range(1, _ANY_SIZE + 1), *_LARGE[real]) if self.execution == "block" else range(2, _THREAD_LIMIT[real] + 1)
+        sizes = (*range(2, _ANY_SIZE + 1), *_LARGE[real]) if self.execution == "block" else range(2, _THREAD_LIMIT[real] + 1)
         for n in sorted(sizes, key=lambda n: abs(n - self.size)):
             plan = self.replace(size=n, elements_per_thread=None, ffts_per_block=None)
             if mathdx.Descriptor("cufftdx", plan.operators(target.name, (None, None))).supported():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import types as nbt
+from numba.core.registry import CPUDispatcher
 
 from ..errors import KernelTypeError, KernelValueError, TargetError
 from ..functions import Array, DeviceFunction, Values, check_arguments, required_length
 from ..plan import CPU, Plan
 from ..types import BY_NAME
-from . import simulating
-
+from . import rewrite, simulating
 
 _SCALARS = {
     "int": int,
@@ -46,14 +47,29 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
         if need is not None and len(value) < need:
             raise KernelValueError(f"{plan.short_name()}.{fn.signature()}: {arg.name} has {len(value)} elements, the plan needs {need}")
         values.append(_SCALARS[arg.kind](value) if arg.kind in _SCALARS else value)
-    assert fn.meaning is not None
-    meaning = fn.meaning(plan, traits)
+    meaning = _meaning(plan, fn)
     with swapped_cuda_module(meaning, _get_kernel_context()):
         result = meaning(*values)
     if isinstance(fn.returns, Values):
         scalar = _numpy(fn.returns.dtype)
         return scalar(result) if fn.returns.count == 1 else tuple(scalar(r) for r in result)
     return result
+
+
+class _Plain(rewrite.Rewriter):
+    """Puts Python functions in place of compiled ones: a simulated kernel waits for no compiler, and a debugger can step into all of it."""
+
+    def replace(self, value: Any, attributes: tuple[str, ...], where: rewrite.Where) -> Any:
+        return self.function(value.py_func) if isinstance(value, CPUDispatcher) else value
+
+
+def _meaning(plan: Plan, fn: DeviceFunction) -> Callable:
+    """The meaning of *fn*, one object for each plan."""
+    key = (fn.name, "simulator")
+    if key not in plan.meanings:
+        assert fn.meaning is not None
+        plan.meanings[key] = _Plain().function(fn.meaning(plan, plan.traits(CPU)))  # type: ignore[arg-type]
+    return plan.meanings[key]
 
 
 def _typeof(value: Any) -> nbt.Type:
