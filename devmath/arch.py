@@ -141,5 +141,7 @@ def current() -> Arch | None:
     if device_count() == 0:
         return None
     driver = _driver()
-    status, dev = driver.cuCtxGetDevice()
-    return of_device(int(dev) if status == driver.CUresult.CUDA_SUCCESS else 0)
+    status, context = driver.cuCtxGetCurrent()
+    if status != driver.CUresult.CUDA_SUCCESS or not int(context):
+        return of_device(0)
+    return of_device(int(driver.cuCtxGetDevice()[1]))

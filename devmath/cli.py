@@ -34,6 +34,19 @@ def _driver() -> str:
     return f"CUDA {_dotted(found)}" if found else "not found"
 
 
+def _nvvm() -> str:
+    package = _package("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")()
+    if package != "not installed":
+        return package
+    try:
+        from cuda import pathfinder
+        from cuda.bindings import nvvm
+    except ImportError:
+        return package
+    major, minor = nvvm.ir_version()[:2]  # of a toolkit; the library does not know its CUDA version
+    return f"IR {major}.{minor} ({pathfinder.load_nvidia_dynamic_lib('nvvm').abs_path})"
+
+
 def _devices() -> str:
     n = arch.device_count()
     if n == 0:
@@ -60,7 +73,7 @@ def info() -> list[tuple[str, str]]:
         ("devices", _devices),
         ("NVRTC", lambda: _dotted(nvrtc.version())),
         ("nvJitLink", lambda: _dotted(link.version())),
-        ("NVVM", _package("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")),
+        ("NVVM", _nvvm),
         ("libmathdx", lambda: _dotted(mathdx.version())),
         ("cache", _cache),
     ]

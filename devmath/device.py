@@ -48,11 +48,11 @@ def ensure_context() -> int:
     """Make sure that a context is current on this thread (the first device's primary one if none is); the device's number."""
     driver = _driver()
     try:
-        status, device = driver.cuCtxGetDevice()
+        status, context = driver.cuCtxGetCurrent()
     except Exception as e:  # cuda-bindings found no driver library; which exception that is depends on its version
         raise CodegenError(f"launching on the GPU needs an NVIDIA driver, and none was found ({type(e).__name__})") from None
-    if not status:
-        return int(device)
+    if not status and int(context):
+        return int(_ok(driver.cuCtxGetDevice(), "asking for the current device"))
     _ok(driver.cuInit(0), "starting the CUDA driver")
     context = _ok(driver.cuDevicePrimaryCtxRetain(0), "making a CUDA context")
     _ok(driver.cuCtxSetCurrent(context), "making a CUDA context current")

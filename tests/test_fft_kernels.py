@@ -78,7 +78,7 @@ def test_local_arrays_stand_for_registers(xp, rng):
 
 
 def test_fields_and_traits_are_constants_in_kernels(xp):
-    fft = FFT(24, precision=np.float64, direction="inverse", elements_per_thread=4, ffts_per_block=3)
+    fft = FFT(64, precision=np.float64, direction="inverse", elements_per_thread=4, ffts_per_block=3)
 
     @dm.kernel
     def constants(out, reals):
@@ -100,7 +100,7 @@ def test_fields_and_traits_are_constants_in_kernels(xp):
     t = fft.traits(target_of(xp))
     assert host(reals).tolist() == [1.5, 2.5]
     assert host(out).tolist() == [
-        24, t.elements_per_thread, t.stride, t.storage_size, t.ffts_per_block, *t.block_dim, t.shared_memory_size, 1, 1, 1
+        64, t.elements_per_thread, t.stride, t.storage_size, t.ffts_per_block, *t.block_dim, t.shared_memory_size, 1, 1, 1
     ]  # fmt: skip
 
 

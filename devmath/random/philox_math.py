@@ -65,16 +65,33 @@ def uniform_co_f64(first, second):
 
 
 @njit
+def sincos_of_turn(u):
+    """Sine and cosine of 2 pi u for 0 <= u <= 1. Quarter turns are taken off exactly, so that small values keep all their digits."""
+    quarters = 4.0 * u
+    whole = math.floor(quarters + 0.5)
+    angle = (quarters - whole) * (0.5 * math.pi)
+    s, c = math.sin(angle), math.cos(angle)
+    k = int(whole) & 3
+    if k == 1:
+        return c, -s
+    if k == 2:
+        return -s, -c
+    if k == 3:
+        return -c, s
+    return s, c
+
+
+@njit
 def normal_pair(first, second):
     """Box and Muller on cuRAND's uniforms, in double precision and rounded once: sine before cosine."""
     r = math.sqrt(-2.0 * math.log(np.float64(uniform(first))))
-    a = 2.0 * math.pi * np.float64(uniform(second))
-    return np.float32(r * math.sin(a)), np.float32(r * math.cos(a))
+    s, c = sincos_of_turn(np.float64(uniform(second)))
+    return np.float32(r * s), np.float32(r * c)
 
 
 @njit
 def normal_pair_f64(a, b, c, d):
     """Box and Muller on 53-bit uniforms: radius from the words *a*, *b*, angle from *c*, *d*."""
     r = math.sqrt(-2.0 * math.log(uniform_f64(a, b)))
-    angle = 2.0 * math.pi * uniform_f64(c, d)
-    return r * math.sin(angle), r * math.cos(angle)
+    sine, cosine = sincos_of_turn(uniform_f64(c, d))
+    return r * sine, r * cosine
