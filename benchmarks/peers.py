@@ -35,7 +35,12 @@ def nvmath_environment() -> dict[str, str] | None:
     site = os.environ.get("DEVMATH_BASELINE_SITE", "")
     if not site or not Path(site).is_dir():
         return None
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")]))}
+    libraries = str(Path(site) / "nvidia" / "cu13" / "lib")  # cuda.pathfinder looks into site-packages and here, not along PYTHONPATH
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")])),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH", "")])),
+    }
 
 
 def nvmath_version() -> str:
@@ -72,7 +77,11 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, timeout: f
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with the workers that it may have started
         out, err = process.communicate()
-        return Outcome(_lines(out), f"{name}: stopped after {timeout:.0f} s")
+        if process.returncode:
+        print(f"{name} failed:", *err.splitlines()[-12:], sep="\n    ", file=sys.stderr, flush=True)
+    return Outcome(_lines(out), f"{name}: stopped after {timeout:.0f} s")
+    if process.returncode:
+        print(f"{name} failed:", *err.splitlines()[-12:], sep="\n    ", file=sys.stderr, flush=True)
     return Outcome(_lines(out), f"{name}: {last_words(err) or f'exit status {process.returncode}'}" if process.returncode else "")
 
 

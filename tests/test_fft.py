@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support import error, host, noise, plans, rows, run, tolerance, transforms
 
+from devmath.errors import PlanError
 from devmath.fft import FFT
 
 SINGLE = [2, 3, 7, 65, 127, 251, 343, 512, 625, 729, 1000, 4093, 8192, 10000, 16384, 32768]
@@ -31,7 +32,11 @@ def expected(fft, x):
 
 @plans([FFT(n) for n in SINGLE], [FFT(n, precision=np.float64) for n in DOUBLE], KNOBS, THREAD)
 def test_transforms_are_those_of_numpy(xp, fft, rng):
-    x = noise(rng, (rows(fft, xp), fft.size), fft.value_type)
+    try:
+        batch = rows(fft, xp)
+    except PlanError as e:  # the largest sizes do not exist on every architecture
+        pytest.skip(str(e))
+    x = noise(rng, (batch, fft.size), fft.value_type)
     for got, want in zip(run(fft, xp, x), expected(fft, x.astype(np.complex128)), strict=True):
         assert error(got, want) <= tolerance(fft)
         assert max(error(g, w) for g, w in zip(got, want, strict=True)) <= 4 * tolerance(fft)  # no single row is off

@@ -69,7 +69,7 @@ def check_traits(plan, where):
 
 
 @given(plan_fields(), archs)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_traits_are_consistent_or_the_error_is_clear(fields, where):
     plan = try_plan(fields)
     if plan is None:
@@ -101,7 +101,7 @@ def follow(text, plan, where):
 
 
 @given(plan_fields(knobs=False), archs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_recommended_pair_of_knobs_is_taken(fields, where):
     plan = try_plan(fields)
     if plan is None:

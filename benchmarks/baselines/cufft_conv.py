@@ -48,7 +48,7 @@ def run(size, dtype):
     h = transfer_function(cp, size, dtype)
     scale = x.real.dtype.type(1 / size)
     multiply = cp.ElementwiseKernel(
-        "raw C h, R scale, int32 last", "C y", "y *= h[i & last] * scale", f"multiply_{short}"
+        f"raw C h, {x.real.dtype} scale, int32 last", "C y", "y *= h[i & last] * scale", f"multiply_{short}"
     )
 
     def convolve():
