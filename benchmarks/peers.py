@@ -77,9 +77,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, timeout: f
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with the workers that it may have started
         out, err = process.communicate()
-        if process.returncode:
-        print(f"{name} failed:", *err.splitlines()[-12:], sep="\n    ", file=sys.stderr, flush=True)
-    return Outcome(_lines(out), f"{name}: stopped after {timeout:.0f} s")
+        return Outcome(_lines(out), f"{name}: stopped after {timeout:.0f} s")
     if process.returncode:
         print(f"{name} failed:", *err.splitlines()[-12:], sep="\n    ", file=sys.stderr, flush=True)
     return Outcome(_lines(out), f"{name}: {last_words(err) or f'exit status {process.returncode}'}" if process.returncode else "")

@@ -102,26 +102,20 @@ def _from_torch(value: Any) -> Argument | None:
     import torch
 
     if value.requires_grad and torch.is_grad_enabled():
-        raise ArgumentError(
-            "a PyTorch tensor that requires grad is handed to a kernel: pass tensor.detach(), or work under torch.no_grad()"
-        )
+        raise ArgumentError("a PyTorch tensor that requires grad is handed to a kernel: pass tensor.detach(), or work under torch.no_grad()")
     if value.is_conj() or value.is_neg():
         raise ArgumentError("a lazily conjugated PyTorch tensor is handed to a kernel: pass tensor.resolve_conj().resolve_neg()")
     itemsize = value.element_size()
     name = str(value.dtype).removeprefix("torch.")
     strides = tuple(s * itemsize for s in value.stride())
-    return device_array(
-        value.data_ptr(), np.dtype(name), tuple(value.shape), strides, stream=torch.cuda.current_stream(value.device).cuda_stream
-    )
+    return device_array(value.data_ptr(), np.dtype(name), tuple(value.shape), strides, stream=torch.cuda.current_stream(value.device).cuda_stream)
 
 
 def _from_dlpack(value: Any) -> Argument | None:
     from cuda.core.utils import StridedMemoryView
 
     view = (
-        StridedMemoryView.from_dlpack(value, stream_ptr=-1)
-        if hasattr(StridedMemoryView, "from_dlpack")
-        else StridedMemoryView(value, stream_ptr=-1)
+        StridedMemoryView.from_dlpack(value, stream_ptr=-1) if hasattr(StridedMemoryView, "from_dlpack") else StridedMemoryView(value, stream_ptr=-1)
     )
     if not view.is_device_accessible:
         return None
@@ -135,7 +129,8 @@ def _scalar(value: Any) -> Argument:
         return Argument(SCALAR, nbt.boolean, (bool(value),))
     if isinstance(value, np.generic):
         try:
-            ty = from_dtype(value.dtype)
+            dtype: Any = value.dtype
+            ty = from_dtype(dtype)
         except (NumbaError, NotImplementedError):
             raise ArgumentError(f"a number of dtype {value.dtype} cannot be used in a kernel") from None
         return Argument(SCALAR, ty, (value.real.item(), value.imag.item()) if isinstance(ty, nbt.Complex) else (value.item(),))

@@ -93,7 +93,9 @@ class CompiledKernel:
     def _image(self, arch: Arch) -> Image:
         fits = [i for i in self.images if i.arch.runs_on(arch)]
         if not fits:
-            raise LaunchError(f"{self.name} was compiled for {', '.join(self.archs)}, none of which runs on {arch}; compile it with arch='{arch}' as well")
+            raise LaunchError(
+                f"{self.name} was compiled for {', '.join(self.archs)}, none of which runs on {arch}; compile it with arch='{arch}' as well"
+            )
         return max(fits, key=lambda i: (i.arch.cc, i.arch.suffix))
 
     def __getitem__(self, config: Any) -> Any:
@@ -135,7 +137,12 @@ class CompiledKernel:
             "signature": [_spell(t) for t in self.signature],
             "plans": [[p.to_json(), c] for p, c in self.plans],
             "images": [
-                {"arch": i.arch.name, "name": i.name, "bytes": len(i.cubin), "traits": [_spell_traits(p.traits(i.arch)) for p, _ in self.plans]}
+                {
+                    "arch": i.arch.name,
+                    "name": i.name,
+                    "bytes": len(i.cubin),
+                    "traits": [_spell_traits(p.traits(i.arch)) for p, _ in self.plans],
+                }
                 for i in self.images
             ],
         }
@@ -209,7 +216,9 @@ def _signature(kernel: Kernel, signature: Any) -> tuple[nbt.Type, ...]:
     if returned not in (None, nbt.void):
         raise ArgumentError(f"a kernel returns nothing, got a signature that returns {returned}")
     if len(args) != len(kernel.parameters):
-        raise ArgumentError(f"{kernel.py_func.__name__} takes {len(kernel.parameters)} arguments ({', '.join(kernel.parameters)}), the signature has {len(args)}")
+        raise ArgumentError(
+            f"{kernel.py_func.__name__} takes {len(kernel.parameters)} arguments ({', '.join(kernel.parameters)}), the signature has {len(args)}"
+        )
     return tuple(args)
 
 

@@ -137,12 +137,13 @@ class GpuKernel:
             ensure_context()  # this thread had none yet
             self.launch(shape, args, stream)
             return
-        _ok((status, None), f"launching {self.name} with grid {tuple(shape.grid)}, block {tuple(shape.block)}, {shape.shared_memory} bytes of shared memory")
+        _ok(
+            (status, None),
+            f"launching {self.name} with grid {tuple(shape.grid)}, block {tuple(shape.block)}, {shape.shared_memory} bytes of shared memory",
+        )
 
 
 def tool_versions() -> tuple[int, int] | None:
     """Version of nvJitLink where it can be told without loading it, for the check against the driver."""
     text = versions.installed("nvidia-nvjitlink") or versions.installed("nvidia-nvjitlink-cu12")
     return versions.parse(text)[:2] if text else None  # type: ignore[return-value]
-
-

@@ -40,7 +40,8 @@ class Arg(NamedTuple):
     doc: str = ""
 
 
-class Array(NamedTuple):
+@dataclass(frozen=True)
+class Array:
     """What an allocating function returns: a per-thread (``"local"``) array, or the block's dynamic shared memory.
 
     ``count`` and ``dtype`` are functions of the traits; ``count`` is ignored for ``"shared"``.
@@ -51,7 +52,8 @@ class Array(NamedTuple):
     count: Callable[[Traits], int] = lambda traits: 0
 
 
-class Values(NamedTuple):
+@dataclass(frozen=True)
+class Values:
     """A tuple of *count* equal scalars; one scalar where ``count`` is 1."""
 
     dtype: nbt.Type

@@ -40,7 +40,12 @@ class Kernel:
         functools.update_wrapper(self, fn)
         self.py_func = fn
         self.target = target
-        self.options = {"fastmath": bool(fastmath), "max_registers": max_registers, "lineinfo": bool(lineinfo), "launch_bounds": launch_bounds}
+        self.options = {
+            "fastmath": bool(fastmath),
+            "max_registers": max_registers,
+            "lineinfo": bool(lineinfo),
+            "launch_bounds": launch_bounds,
+        }
         self.parameters = list(inspect.signature(fn).parameters)
         self._gpu: dict[tuple, Any] = {}
         self._linked: dict[tuple, Linked] = {}
@@ -64,7 +69,9 @@ class Kernel:
         return found
 
     def __call__(self, *args: Any) -> None:
-        raise launch.LaunchError(f"{self.py_func.__name__} needs a launch configuration: {self.py_func.__name__}[plan.launch(batch)](...) or [grid, block](...)")
+        raise launch.LaunchError(
+            f"{self.py_func.__name__} needs a launch configuration: {self.py_func.__name__}[plan.launch(batch)](...) or [grid, block](...)"
+        )
 
     # -- the two compiled forms -----------------------------------------------------
 
@@ -292,5 +299,3 @@ def kernel(
         return Kernel(inner, target, fastmath, max_registers, lineinfo, launch_bounds)
 
     return make if fn is None else make(fn)
-
-

@@ -1,6 +1,7 @@
 """What all plans have in common.
 
-A plan is an immutable, hashable, picklable value with a JSON form; its construction has checked everything that can be known without a compiler. What only a target knows is a *trait*, asked for lazily.
+A plan is an immutable, hashable, picklable value with a JSON form; its construction has checked everything that can be
+known without a compiler. What only a target knows is a *trait*, asked for lazily.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def _nvjitlink():
 @functools.cache
 def version() -> tuple[int, int]:
     """Version of nvJitLink, (13, 5)."""
-    return tuple(_nvjitlink().version())  # type: ignore[return-value]
+    return tuple(_nvjitlink().version())
 
 
 def link(blobs: Sequence[Blob], arch: Arch, *, max_registers: int | None = None, ptx: bool = False) -> bytes:
@@ -47,7 +47,9 @@ def link(blobs: Sequence[Blob], arch: Arch, *, max_registers: int | None = None,
         for blob in blobs:
             nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, blob.ltoir, len(blob.ltoir), blob.name)
         nvjitlink.complete(handle)
-        size, fetch = (nvjitlink.get_linked_ptx_size, nvjitlink.get_linked_ptx) if ptx else (nvjitlink.get_linked_cubin_size, nvjitlink.get_linked_cubin)
+        size, fetch = (
+            (nvjitlink.get_linked_ptx_size, nvjitlink.get_linked_ptx) if ptx else (nvjitlink.get_linked_cubin_size, nvjitlink.get_linked_cubin)
+        )
         out = bytearray(size(handle))
         fetch(handle, out)
         return bytes(out)

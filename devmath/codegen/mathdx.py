@@ -112,7 +112,7 @@ class Descriptor:
         _check(self._lib, getattr(self._lib, self._prefix + name)(*args), f"{self._prefix}{name}")
 
     def __del__(self) -> None:
-        handle, self._handle = getattr(self, "_handle", None), None
+        handle = self.__dict__.pop("_handle", None)
         if handle is not None:
             getattr(self._lib, self._prefix + "DestroyDescriptor")(handle)
 
@@ -182,7 +182,7 @@ def finalize(descriptors: Sequence[Descriptor], arch: Arch) -> Code:
             if len(descriptors) == 1:
                 status = getattr(lib, prefix + "FinalizeCode")(code, descriptors[0]._handle)
             else:
-                handles = (_I64 * len(descriptors))(*[d._handle.value for d in descriptors])  # type: ignore[union-attr]
+                handles = (_I64 * len(descriptors))(*[d._handle.value for d in descriptors])
                 status = getattr(lib, prefix + "FinalizeCodes")(code, _SIZE(len(descriptors)), handles)
             _check(lib, status, f"{prefix}FinalizeCode for {arch}")
             n, isa = _SIZE(), _I64()

@@ -30,8 +30,26 @@ _SUGGESTED = {
 }
 
 # Codes of libcufftdx.h.
-_OP = {"size": 0, "direction": 1, "type": 2, "precision": 3, "sm": 4, "execution": 5, "ffts_per_block": 6, "elements_per_thread": 7, "api": 10}
-_TRAIT = {"elements_per_thread": 4, "storage_size": 5, "stride": 6, "block_dim": 7, "shared_memory_size": 8, "ffts_per_block": 9, "symbol": 10}
+_OP = {
+    "size": 0,
+    "direction": 1,
+    "type": 2,
+    "precision": 3,
+    "sm": 4,
+    "execution": 5,
+    "ffts_per_block": 6,
+    "elements_per_thread": 7,
+    "api": 10,
+}
+_TRAIT = {
+    "elements_per_thread": 4,
+    "storage_size": 5,
+    "stride": 6,
+    "block_dim": 7,
+    "shared_memory_size": 8,
+    "ffts_per_block": 9,
+    "symbol": 10,
+}
 
 
 class FFT(Plan):
@@ -66,7 +84,15 @@ class FFT(Plan):
     kind_name: ClassVar[str] = "FFT"
     variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD}
     constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution")
-    trait_names: ClassVar = ("elements_per_thread", "ffts_per_block", "storage_size", "stride", "block_dim", "shared_memory_size", "value_type")
+    trait_names: ClassVar = (
+        "elements_per_thread",
+        "ffts_per_block",
+        "storage_size",
+        "stride",
+        "block_dim",
+        "shared_memory_size",
+        "value_type",
+    )
 
     def __init__(
         self,
@@ -114,14 +140,17 @@ class FFT(Plan):
         if not (2 <= n <= _ANY_SIZE or n in large):
             nearest = min((2, _ANY_SIZE, *large), key=lambda v: abs(v - n))
             raise PlanError(
-                f"size must be 2 to {_ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', got {n} (nearest: {nearest})"
+                f"size must be 2 to {_ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
+                f"got {n} (nearest: {nearest})"
             )
 
     def _check_knobs(self) -> None:
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
         if self.execution == "thread":
             if per_block is not None:
-                raise PlanError(f"ffts_per_block is for execution='block'; with execution='thread' each thread has a transform of its own, got {per_block}")
+                raise PlanError(
+                    f"ffts_per_block is for execution='block'; with execution='thread' each thread has a transform of its own, got {per_block}"
+                )
             if elements not in (None, self.size):
                 raise PlanError(f"with execution='thread' elements_per_thread is the size, {self.size}, got {elements}")
             return
@@ -177,7 +206,7 @@ class FFT(Plan):
                 ops.append((_OP["elements_per_thread"], elements))
             if per_block:
                 ops.append((_OP["ffts_per_block"], per_block))
-        return tuple(ops)  # type: ignore[arg-type]
+        return tuple(ops)
 
     def _knobs(self, arch: Arch) -> tuple[int | None, int | None]:
         asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
@@ -191,7 +220,7 @@ class FFT(Plan):
             return [(self.size, 1)]
         where = _gpu(arch)
         pairs = sorted(mathdx.Descriptor("cufftdx", self.operators(where.name, (None, None))).knobs((0, 1)))
-        return [pair for pair in pairs if self._fits(pair, where)]  # type: ignore[arg-type]
+        return [(elements, per_block) for elements, per_block in pairs if self._fits((elements, per_block), where)]
 
     def _fits(self, pair: tuple[int, int], where: Arch) -> bool:
         """Whether the architecture has the shared memory and the threads: cuFFTDx also names pairs for which it has not."""

@@ -181,13 +181,19 @@ _ACCESS = (
     ),
     DeviceFunction(
         "load",
-        (Arg("row", "row", "the transform's input, a 1-D array of `value_type` (any stride); elements past its end are read as zero"), _REGISTERS),
+        (
+            Arg("row", "row", "the transform's input, a 1-D array of `value_type` (any stride); elements past its end are read as zero"),
+            _REGISTERS,
+        ),
         "Read this thread's elements of a transform from an array.",
         meaning=_load,
     ),
     DeviceFunction(
         "store",
-        (_REGISTERS, Arg("row", "row", "the transform's output, a 1-D array of `value_type` (any stride); nothing is written past its end")),
+        (
+            _REGISTERS,
+            Arg("row", "row", "the transform's output, a 1-D array of `value_type` (any stride); nothing is written past its end"),
+        ),
         "Write this thread's elements of a transform to an array.",
         meaning=_store,
     ),

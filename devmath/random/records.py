@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -77,23 +77,25 @@ _FORMS = (
         "uniform4", Values(nbt.float32, 4), _uniform4,
         "Four float32 uniforms of (0, 1], cuRAND's rule: word * 2^-32 + 2^-33. The smallest is 2^-33; the top 128 words of 2^32 give 1.0.",
     ),
-    _Form("uniform4_co", Values(nbt.float32, 4), _uniform4_co, "Four float32 uniforms of [0, 1), the top 24 bits of the words: `int(n * u)` stays below n."),
+    _Form(
+        "uniform4_co", Values(nbt.float32, 4), _uniform4_co,
+        "Four float32 uniforms of [0, 1), the top 24 bits of the words: `int(n * u)` stays below n.",
+    ),
     _Form(
         "normal4", Values(nbt.float32, 4), _normal4,
         "Four float32 standard normals by Box and Muller on cuRAND's uniforms, in cuRAND's order. |z| <= 6.77. CPU and GPU agree within a few ulp.",
     ),
     _Form(
         "normal4_fast", Values(nbt.float32, 4), _normal4,
-        "`normal4` for Monte Carlo, from the GPU's special function units (polynomials on the CPU). It follows `normal4` of the same words to a part of "
-        "the pair's radius r = sqrt(-2 ln u): on the CPU within 4e-7 r, on the GPU within 1.3e-6 r (8.8e-6 at the most), and where r < 1.18 within "
+        "`normal4` for Monte Carlo, from the GPU's special function units (polynomials on the CPU). It follows `normal4` of the same words to a "
+        "part of the pair's radius r = sqrt(-2 ln u): on the CPU within 4e-7 r, on the GPU within 1.3e-6 r (8.8e-6 at the most), and where r < 1.18 within "
         "1.1e-6 r + min(3.4e-7 / r, 6.1e-4). |z| <= 6.77.",
     ),
     _Form("uniform2_f64", Values(nbt.float64, 2), _uniform2_f64, "Two float64 uniforms of (0, 1] from 53 bits each; the smallest is 2^-54."),
     _Form("uniform2_co_f64", Values(nbt.float64, 2), _uniform2_co_f64, "Two float64 uniforms of [0, 1) from 53 bits each."),
     _Form(
         "normal2_f64", Values(nbt.float64, 2), _normal2_f64,
-        "Two float64 standard normals by Box and Muller on 53-bit uniforms. |z| <= 8.66. Within a few ulp of the formula on the GPU, within 2e-15 of the "
-        "radius on the CPU.",
+        "Two float64 standard normals by Box and Muller on 53-bit uniforms. |z| <= 8.66. Within a few ulp of the formula.",
     ),
 )  # fmt: skip
 
@@ -256,7 +258,9 @@ _STATEFUL = (
         code=_code("seed"),
     ),
     DeviceFunction("bits", (_STATE,), "The next 32 random bits.", Values(nbt.uint32), _bits, _code("bits")),
-    DeviceFunction("uniform", (_STATE,), "The next float32 uniform of (0, 1], cuRAND's rule.", Values(nbt.float32), _uniform_of_state, _code("uniform")),
+    DeviceFunction(
+        "uniform", (_STATE,), "The next float32 uniform of (0, 1], cuRAND's rule.", Values(nbt.float32), _uniform_of_state, _code("uniform")
+    ),
     DeviceFunction(
         "normal",
         (_STATE,),

@@ -61,9 +61,7 @@ def check_registers(fn: Any) -> None:
                 length = _local_length(value_of(given[arg.name]), value_of)
                 if length is not None and length != need:
                     plan, where = bound.plan.short_name(), "the CPU target" if bound.target == CPU else str(bound.target)
-                    maker = (
-                        "registers() or cuda.local.array(plan.storage_size, plan.value_type)" if arg.kind == "registers" else "new_state()"
-                    )
+                    maker = "registers() or cuda.local.array(plan.storage_size, plan.value_type)" if arg.kind == "registers" else "new_state()"
                     raise KernelValueError(
                         f"{plan}.{function.signature()} at line {call.loc.line} of {fn.__name__}: {arg.name} has {length} elements, "
                         f"the plan needs {need} on {where}: use {plan}.{maker}"

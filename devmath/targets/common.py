@@ -9,9 +9,9 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba import types as nbt
@@ -114,8 +114,8 @@ def make_templates(templates: Any, lower: Callable[[tuple, DeviceFunction], None
     """
 
     @functools.cache
-    def method(kind: type[Plan], variant: str, name: str) -> type:
-        fn = kind.variants[variant][name]
+    def method(kind: Hashable, variant: str, name: str) -> type:
+        fn = cast(Any, kind).variants[variant][name]
         key_ = ("devmath", kind, variant, name)
         parameters = [inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for a in fn.args]
 
@@ -137,7 +137,7 @@ def make_templates(templates: Any, lower: Callable[[tuple, DeviceFunction], None
         def generic_resolve(self, ty, attr):
             plan = ty.plan
             if attr in plan.functions:
-                return nbt.BoundFunction(method(type(plan), plan.variant, attr), ty)
+                return nbt.BoundFunction(method(cast(Hashable, type(plan)), plan.variant, attr), ty)
             if attr in plan.constants or attr in plan.trait_names:
                 return constant_type(constant(ty, attr))
             names = ", ".join(sorted({*plan.functions, *plan.constants, *plan.trait_names}))

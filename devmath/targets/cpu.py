@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -45,9 +45,7 @@ def _install() -> None:
 
     @typeof_impl.register(Plan)
     def _unbound(value, c):
-        raise TargetError(
-            f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels"
-        )
+        raise TargetError(f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels")
 
     register_model(PlanType)(OpaqueModel)
     cpu_cuda.TYPING.register_attr(make_templates(templates, lower))
@@ -85,7 +83,7 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
             message = f"{ty.plan.short_name()}.{fn.signature()}: {arg.name} has too few elements, the plan needs {need} on the CPU target"
             context.compile_internal(builder, _length_check(need, message), nbt.none(arg_type), (value,))
     return context.compile_internal(
-        builder, meaning_of(fn, ty, _ForCpu(build, False).function), sig.replace(args=tuple(inner), recvr=None), values
+        builder, meaning_of(fn, ty, cast(Any, _ForCpu(build, False).function)), sig.replace(args=tuple(inner), recvr=None), values
     )
 
 
@@ -149,9 +147,7 @@ class _ForCpu(rewrite.Rewriter):
 
     def device_function(self, dispatcher):
         # The memo must hold the compiled form before its body is read: it may call itself.
-        compiled = numba.njit(
-            dispatcher.py_func, fastmath=self._fastmath or bool(dispatcher.targetoptions.get("fastmath")), error_model="numpy"
-        )
+        compiled = numba.njit(dispatcher.py_func, fastmath=self._fastmath or bool(dispatcher.targetoptions.get("fastmath")), error_model="numpy")
         self._memo[id(dispatcher)] = (dispatcher, compiled)
         compiled.py_func = self.function(dispatcher.py_func)
         compiled._compiler.py_func = compiled.py_func

@@ -119,7 +119,7 @@ def _operation(name: str) -> Any:
         pointer = _pointer(context, builder, ty, args[0], index_ty, args[1])
         value = context.cast(builder, args[2], value_ty, ty.dtype)
         if loops_on is not None and isinstance(ty.dtype, loops_on):
-            return _loop(builder, pointer, lambda old: change(builder, old, value))
+            return _loop(builder, pointer, lambda old: change(builder, old, value))  # type: ignore[misc]
         native = real if isinstance(ty.dtype, nbt.Float) else signed if ty.dtype.signed else unsigned
         return builder.atomic_rmw(native, pointer, value, "seq_cst")
 

@@ -55,7 +55,9 @@ def _target_of_flags() -> Arch:
         return _arch.native((int(cc[0]), int(cc[1])))
     current = _arch.current()
     if current is None:
-        raise PlanError("a plan can be compiled into a plain @cuda.jit kernel only where there is a GPU; use @devmath.kernel with devmath.compile(..., arch=...)")
+        raise PlanError(
+            "a plan can be compiled into a plain @cuda.jit kernel only where there is a GPU; use @devmath.kernel with devmath.compile(..., arch=...)"
+        )
     return current
 
 
@@ -86,7 +88,11 @@ def _lower_constant(context, builder, ty, value, attr):
     if isinstance(kind, nbt.NumberClass):
         return context.get_dummy_value()
     if isinstance(kind, nbt.Literal):
-        return context.get_constant_generic(builder, nbt.unliteral(kind), const) if isinstance(const, str) else context.get_constant(nbt.unliteral(kind), const)
+        return (
+            context.get_constant_generic(builder, nbt.unliteral(kind), const)
+            if isinstance(const, str)
+            else context.get_constant(nbt.unliteral(kind), const)
+        )
     return context.get_constant_generic(builder, kind, tuple(const) if isinstance(const, tuple) else const)
 
 
@@ -153,9 +159,9 @@ def _call_symbol(fn: DeviceFunction, symbol: str, context, builder, sig, args):
         types.append(value.type)
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), types), symbol)
     builder.call(function, values)
-    if out is None:
+    if not isinstance(fn.returns, Values):
         return context.get_dummy_value()
-    items = [builder.load(builder.gep(out, [ir.IntType(32)(i)])) for i in range(fn.returns.count)]  # type: ignore[union-attr]
+    items = [builder.load(builder.gep(out, [ir.IntType(32)(i)])) for i in range(fn.returns.count)]
     return items[0] if len(items) == 1 else context.make_tuple(builder, sig.return_type, items)
 
 
@@ -314,4 +320,3 @@ def nvvm_isa() -> tuple[int, int]:
     """The LTO-IR version that libNVVM writes: its own CUDA version, which nvJitLink must not be older than."""
     text = versions.installed("nvidia-nvvm")
     return versions.parse(text)[:2] if text else link.version()  # type: ignore[return-value]
-

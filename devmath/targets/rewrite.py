@@ -121,8 +121,7 @@ class Rewriter:
         cells = None
         if fn.__closure__:
             cells = tuple(
-                types.CellType(new[n, True]) if (n, True) in new else cell
-                for n, cell in zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
+                types.CellType(new[n, True]) if (n, True) in new else cell for n, cell in zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
             )
         copy = types.FunctionType(fn.__code__, {**fn.__globals__, **names}, fn.__name__, fn.__defaults__, cells)
         copy.__kwdefaults__ = fn.__kwdefaults__

@@ -16,7 +16,7 @@ from ..plan import CPU, Plan
 from ..types import BY_NAME
 from . import rewrite, simulating
 
-_SCALARS = {
+_SCALARS: dict[str, Any] = {
     "int": int,
     "u32": lambda v: np.uint32(int(v) & 0xFFFFFFFF),
     "u64": lambda v: np.uint64(int(v) & 0xFFFFFFFFFFFFFFFF),
@@ -28,7 +28,8 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
     """Run *fn* of *plan* for the simulated thread that calls it."""
     if not simulating():
         raise TargetError(
-            f"{plan.short_name()}.{fn.signature()} is a device function: call it inside a kernel (or set NUMBA_ENABLE_CUDASIM=1 to run kernels in Python)"
+            f"{plan.short_name()}.{fn.signature()} is a device function: call it inside a kernel "
+            "(or set NUMBA_ENABLE_CUDASIM=1 to run kernels in Python)"
         )
     from numba.cuda.simulator.kernel import _get_kernel_context, swapped_cuda_module
 
