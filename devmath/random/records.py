@@ -88,8 +88,8 @@ _FORMS = (
     _Form(
         "normal4_fast", Values(nbt.float32, 4), _normal4,
         "`normal4` for Monte Carlo, from the GPU's special function units (polynomials on the CPU). It follows `normal4` of the same words to a "
-        "part of the pair's radius r = sqrt(-2 ln u): on the CPU within 4e-7 r, on the GPU within 1.3e-6 r (8.8e-6 at the most), and where r < 1.18 within "
-        "1.1e-6 r + min(3.4e-7 / r, 6.1e-4). |z| <= 6.77.",
+        "part of the pair's radius r = sqrt(-2 ln u): on the CPU within 4e-7 r, on the GPU within 1.3e-6 r (8.8e-6 at the most), and "
+        "where r < 1.18 within 1.1e-6 r + min(3.4e-7 / r, 6.1e-4). |z| <= 6.77.",
     ),
     _Form("uniform2_f64", Values(nbt.float64, 2), _uniform2_f64, "Two float64 uniforms of (0, 1] from 53 bits each; the smallest is 2^-54."),
     _Form("uniform2_co_f64", Values(nbt.float64, 2), _uniform2_co_f64, "Two float64 uniforms of [0, 1) from 53 bits each."),
