@@ -306,3 +306,28 @@ def test_wrong_types_are_one_line(xp, make, words):
     with pytest.raises(KernelTypeError) as caught:
         make(fft)[fft.launch(1)](x, x)
     assert str(caught.value) == words
+
+
+def test_scratch_holds_a_transform_of_the_kernels_own(xp, rng):
+    """The elements of one transform go through the block's scratch memory and come back reversed."""
+    fft = FFT(64, ffts_per_block=1)
+
+    @dm.kernel
+    def reverse(x, y):
+        r, s, b = fft.registers(), fft.scratch(), fft.batch()
+        fft.load(x[b], r)
+        half = fft.shared_memory_size // 8 // 2  # cuFFTDx's scratch has room for one of the two parts of each element
+        for i in range(fft.elements_per_thread):
+            if fft.index(i) < half:
+                s[fft.index(i)] = r[i]
+        cuda.syncthreads()
+        for i in range(fft.elements_per_thread):
+            if fft.index(i) < half:
+                y[b, fft.index(i)] = s[half - 1 - fft.index(i)]
+
+    x = noise(rng, (3, 64), np.complex64)
+    y = xp.zeros((3, 64), np.complex64)
+    reverse[fft.launch(3)](xp.asarray(x), y)
+    half = fft.traits(target_of(xp)).shared_memory_size // 8 // 2
+    assert half >= 16
+    np.testing.assert_array_equal(host(y)[:, :half], x[:, :half][:, ::-1])

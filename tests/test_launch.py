@@ -137,7 +137,7 @@ def test_every_transform_has_its_place_in_a_block(arch, batch):
     grid, block, shared = launch.resolve("k", FFT.launch(batch), [(FFT, True)], arch)
     assert (block, shared) == (traits.block_dim, traits.shared_memory_size)
     assert grid == Dim3(-(-batch // traits.ffts_per_block))
-    assert launch.resolve("k", FFT.launch(batch), [(FFT, True)], "cpu") == (Dim3(batch), Dim3(1), 0)
+    assert launch.resolve("k", FFT.launch(batch), [(FFT, True)], "cpu") == (Dim3(batch), Dim3(1), FFT.traits("cpu").shared_memory_size)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,9 @@ class FFT(Plan):
         """Traits on the CPU (one thread, all elements) or on an architecture (from libmathdx, cached)."""
         if target == CPU:
             common = {"elements_per_thread": self.size, "storage_size": self.size, "stride": 1, "value_type": self.value_type}
-            return Traits(common, ffts_per_block=1, block_dim=Dim3(1), shared_memory_size=0)
+            # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
+            scratch = self.size * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
+            return Traits(common, ffts_per_block=1, block_dim=Dim3(1), shared_memory_size=scratch)
         assert isinstance(target, Arch)
         self._check_arch(target)
         operators = self.operators(target.name)
