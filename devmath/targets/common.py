@@ -106,6 +106,15 @@ def constant(ty: PlanType, name: str) -> Any:
     return ty.traits[name] if name in ty.plan.trait_names else getattr(ty.plan, name)
 
 
+def lower_constant(context: Any, builder: Any, ty: PlanType, value: Any, attr: str) -> Any:
+    """Lowering of a plan's field or trait; it is the same for numba and numba-cuda."""
+    const = constant(ty, attr)
+    kind = constant_type(const)
+    if isinstance(kind, nbt.NumberClass):
+        return context.get_dummy_value()
+    return context.get_constant_generic(builder, nbt.unliteral(kind), tuple(const) if isinstance(const, tuple) else const)
+
+
 def make_templates(templates: Any, lower: Callable[[tuple, DeviceFunction], None]) -> type:
     """The attribute template of :class:`PlanType` for one typing registry.
 

@@ -24,7 +24,7 @@ from ..plan import CPU, BoundPlan, Dim3, Plan
 from . import cpu_cuda, cpu_math, rewrite  # noqa: F401
 from . import cpu_intrinsics as low
 from .check import check_registers
-from .common import Build, PlanType, building, constant, constant_type, current_build, make_templates, meaning_of
+from .common import Build, PlanType, building, current_build, lower_constant, make_templates, meaning_of
 
 
 @functools.cache
@@ -50,20 +50,10 @@ def _install() -> None:
     register_model(PlanType)(OpaqueModel)
     cpu_cuda.TYPING.register_attr(make_templates(templates, lower))
     lowering.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
-    lowering.lower_getattr_generic(PlanType)(_lower_constant)
+    lowering.lower_getattr_generic(PlanType)(lower_constant)
     cpu_target.target_context.refresh()  # numba's own registries first: it puts intrinsics into the first one it finds
     cpu_target.typing_context.install_registry(cpu_cuda.TYPING)
     cpu_target.target_context.install_registry(lowering)
-
-
-def _lower_constant(context, builder, ty, value, attr):
-    const = constant(ty, attr)
-    kind = constant_type(const)
-    if isinstance(kind, nbt.NumberClass):
-        return context.get_dummy_value()
-    if isinstance(kind, nbt.Literal):
-        kind = nbt.unliteral(kind)
-    return context.get_constant_generic(builder, kind, tuple(const) if isinstance(const, tuple) else const)
 
 
 def _lower_call(fn: DeviceFunction, context, builder, sig, args):

@@ -21,7 +21,7 @@ from ..errors import PlanError, need_gpu_packages
 from ..functions import Array, DeviceFunction, Values, required_length
 from ..plan import BoundPlan, Plan
 from . import rewrite
-from .common import Build, PlanType, building, constant, constant_type, current_build, make_templates, meaning_of
+from .common import Build, PlanType, building, current_build, lower_constant, make_templates, meaning_of
 
 
 def available() -> bool:
@@ -77,23 +77,9 @@ def _install() -> None:
     register_model(PlanType)(OpaqueModel)
     cudadecl.registry.register_attr(make_templates(templates, lower))
     cudaimpl.registry.lower_constant(PlanType)(lambda context, builder, ty, value: context.get_dummy_value())
-    cudaimpl.registry.lower_getattr_generic(PlanType)(_lower_constant)
+    cudaimpl.registry.lower_getattr_generic(PlanType)(lower_constant)
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
-
-
-def _lower_constant(context, builder, ty, value, attr):
-    const = constant(ty, attr)
-    kind = constant_type(const)
-    if isinstance(kind, nbt.NumberClass):
-        return context.get_dummy_value()
-    if isinstance(kind, nbt.Literal):
-        return (
-            context.get_constant_generic(builder, nbt.unliteral(kind), const)
-            if isinstance(const, str)
-            else context.get_constant(nbt.unliteral(kind), const)
-        )
-    return context.get_constant_generic(builder, kind, tuple(const) if isinstance(const, tuple) else const)
 
 
 def _lower_call(fn: DeviceFunction, context, builder, sig, args):
