@@ -1,4 +1,4 @@
-"""``devmath info | demo | cache``."""
+"""``devmath info | demo | cache | reference``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 
-from . import __version__, arch, cache
+from . import __version__, arch, cache, reference
 from .codegen import link, mathdx, nvrtc, versions
 
 
@@ -95,11 +95,13 @@ def _cache_command(what: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command ``devmath``."""
     parser = argparse.ArgumentParser(prog="devmath", description="Device math libraries inside kernels written in Python.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="info | demo | cache")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | demo | cache | reference")
     commands.add_parser("info", help="print the versions of everything that takes part")
     commands.add_parser("demo", help="price options on a real price series, and say where it ran", add_help=False)
     caching = commands.add_parser("cache", help="look at or empty the cache of compiled code")
     caching.add_argument("what", choices=["info", "clear"])
+    pages = commands.add_parser("reference", help="print the reference page of a plan's device functions")
+    pages.add_argument("plan", choices=[kind.kind_name for kind in reference.plans()])
     args, rest = parser.parse_known_args(argv)
     if args.command == "demo":
         from .demo import main as demo
@@ -107,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return demo(rest)
     if rest:
         parser.error(f"unknown argument {rest[0]}")
+    if args.command == "reference":
+        print(reference.page(next(k for k in reference.plans() if k.kind_name == args.plan)), end="")
+        return 0
     if args.command == "cache":
         return _cache_command(args.what)
     for name, value in info():
