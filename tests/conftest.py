@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,6 @@ from devmath import arch
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory):
     """Tests neither read nor leave entries in the user's cache; the workers of one run share a folder."""
-    import os
-
     if "DEVMATH_CACHE_DIR" not in os.environ:
         base = tmp_path_factory.getbasetemp()
         base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
@@ -29,8 +29,10 @@ def xp(request):
 
 @pytest.fixture
 def rng():
-    """Fresh data in each run would hide failures from a rerun; the seed is printed by pytest with the failure."""
-    return np.random.default_rng(20260101)
+    """Fresh random data in each run. pytest shows the seed where a test fails; DEVMATH_TEST_SEED brings the data back."""
+    seed = int(os.environ.get("DEVMATH_TEST_SEED", np.random.SeedSequence().entropy % 2**63))
+    print(f"DEVMATH_TEST_SEED={seed}")
+    return np.random.default_rng(seed)
 
 
 def pytest_collection_modifyitems(items):
