@@ -6,7 +6,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from .errors import CodegenError, one_of
+from .errors import ArchError, CodegenError
 
 #: Largest dynamic shared memory of one block in bytes, after the opt-in
 #: (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -72,27 +72,32 @@ def supported() -> list[str]:
 
 
 def parse(value: object) -> Arch:
-    """An :class:`Arch` from ``"sm_90a"``, ``"sm_80"``, ``"9.0"``, ``(9, 0)`` or an ``Arch``.
+    """An :class:`Arch` from ``"sm_90a"``, ``"sm_80"``, ``"9.0"``, ``90``, ``(9, 0)`` or an ``Arch``.
 
-    Raises ``ValueError`` that lists the known ones for anything else.
+    Raises :class:`ArchError` (a ``ValueError``) that lists the known ones for anything else.
     """
+    unknown = ArchError(
+        f"arch must be one of {', '.join(map(repr, supported()))}, or one of those with a feature suffix such as 'sm_90a', got {value!r}"
+    )
     if isinstance(value, Arch):
         arch = value
+    elif isinstance(value, int) and not isinstance(value, bool) and value >= 10:
+        arch = Arch(value // 10, value % 10)
     elif isinstance(value, str):
         m = re.fullmatch(r"(?:sm_?|compute_)?(\d+)\.?(\d)([af]?)", value.strip().lower())
         if m is None:
-            raise ValueError(one_of("arch", value, supported()))
+            raise unknown
         arch = Arch(int(m[1]), int(m[2]), m[3])
     elif isinstance(value, tuple) and 2 <= len(value) <= 3 and all(isinstance(v, int) for v in value[:2]):
         arch = Arch(*value)
     else:
-        raise ValueError(one_of("arch", value, supported()))
+        raise unknown
     if arch.cc not in _SHARED_LIMIT:
-        raise ValueError(one_of("arch", value, supported()))
+        raise unknown
     if arch.suffix not in ("", "a", "f"):
-        raise ValueError(one_of("arch", value, supported()))
+        raise unknown
     if arch.suffix and arch.major < 9:
-        raise ValueError(f"arch {arch.name} does not exist: feature suffixes begin with sm_90a; use {Arch(*arch.cc).name}")
+        raise ArchError(f"arch {arch.name} does not exist: feature suffixes begin with sm_90a; use {Arch(*arch.cc).name}")
     return arch
 
 

@@ -19,6 +19,10 @@ class PlanError(DevmathError, ValueError):
     """A plan was asked for that no library can build."""
 
 
+class ArchError(DevmathError, ValueError):
+    """An architecture was named that devmath does not know."""
+
+
 class KernelTypeError(DevmathError, TypeError):
     """A device function was handed something of the wrong type inside a kernel."""
 

@@ -144,7 +144,8 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type, written: bool) -> 
             raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a real number")
         return nbt.float32
     if not isinstance(ty, nbt.Array):
-        raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a 1-D array")
+        hint = " (one element; was a 1-D array indexed?)" if isinstance(ty, nbt.Float | nbt.Complex) else ""
+        raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a 1-D array")
     if ty.ndim != 1:
         raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be 1-D (one transform or one thread's elements at a time)")
     want = nbt.uint32 if arg.kind == "state" else plan.element_type()

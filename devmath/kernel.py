@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import types as nbt
 from numba.core.errors import NumbaError
 
@@ -46,12 +47,20 @@ class Kernel:
             "lineinfo": bool(lineinfo),
             "launch_bounds": launch_bounds,
         }
-        self.parameters = list(inspect.signature(fn).parameters)
+        self.signature = inspect.signature(fn)
+        self.parameters = list(self.signature.parameters)
         self._gpu: dict[tuple, Any] = {}
         self._linked: dict[tuple, Linked] = {}
         self._configs: dict[Any, _Launcher] = {}
         self._cpu: Any = None
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # type: ignore[attr-defined]  # by name, as functions are pickled
+
+    def forall(self, n: int, *, block: int = 256, stream: Any = None) -> _Launcher:
+        """The kernel over at least *n* threads, *block* a block: ``kernel.forall(len(x))(x)``. Threads from *n* on must do nothing."""
+        return self[launch.ShapeLaunch.over(n, block, stream)]
 
     def __repr__(self) -> str:
         return f"<devmath kernel {self.__name__}({', '.join(self.parameters)})>"  # type: ignore[attr-defined]
@@ -137,7 +146,9 @@ class _Launcher:
         self._stream = launch.stream_handle(cfg.stream)
         self._ready: dict[tuple, tuple[Any, launch.Shape]] = {}
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs or len(args) != len(self._kernel.parameters):
+            args = self._bind(args, kwargs)
         if simulating():
             self._simulate(args)
             return
@@ -154,7 +165,7 @@ class _Launcher:
             ready = self._ready[key] = self._prepare(looked, args)
         loaded, shape = ready
         if loaded is None:
-            self._kernel.cpu.launch(*shape, args)
+            self._kernel.cpu.launch(*shape, tuple(map(_exact, args)))
         else:
             loaded.launch(shape, looked, self._stream)
 
@@ -165,14 +176,26 @@ class _Launcher:
                 look_at(arg)
             except ArgumentError as e:
                 return ArgumentError(f"{self._kernel.py_func.__name__}: {parameter}: {e}")
-        return ArgumentError(f"{self._kernel.py_func.__name__} takes {len(self._kernel.parameters)} arguments, got {len(args)}")
+        raise AssertionError("an argument was refused, and then none was")
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Arguments by position, from keywords and defaults."""
+        kernel = self._kernel
+        try:
+            bound = kernel.signature.bind(*args, **kwargs)
+        except TypeError as e:
+            got = f"got {len(args)}" + (f" and {', '.join(kwargs)}" if kwargs else "")
+            takes = f"takes {len(kernel.parameters)} arguments ({', '.join(kernel.parameters)})"
+            raise ArgumentError(f"{kernel.py_func.__name__} {takes}, {got}" + (f": {e}" if kwargs else "")) from None
+        bound.apply_defaults()
+        return tuple(bound.arguments[p] for p in kernel.parameters)
 
     def _prepare(self, looked: list[Argument | None], args: tuple[Any, ...]) -> tuple[Any, launch.Shape]:
         kernel = self._kernel
         name = kernel.py_func.__name__
-        if len(args) != len(kernel.parameters):
-            raise ArgumentError(f"{name} takes {len(kernel.parameters)} arguments ({', '.join(kernel.parameters)}), got {len(args)}")
         for parameter, value, arg in zip(kernel.parameters, looked, args, strict=True):
+            if isinstance(arg, Plan):
+                raise ArgumentError(f"{name}: {parameter} is a plan; a kernel uses plans as global or closure variables, not as arguments")
             if value is None:
                 raise ArgumentError(f"{name}: {parameter} is a {type(arg).__name__}; a kernel takes arrays, numbers and tuples of numbers")
         arguments: list[Argument] = looked  # type: ignore[assignment]
@@ -205,6 +228,13 @@ class _Launcher:
         shape = launch.resolve(self._kernel.py_func.__name__, self._config, list(plans.items()), CPU)
         if shape.grid.x:
             cuda.jit(self._kernel.py_func)[tuple(shape.grid), tuple(shape.block), 0, shape.shared_memory](*args)
+
+
+def _exact(arg: Any) -> Any:
+    """An argument as numba's dispatcher takes it for its type: it would take any Python integer for an int64."""
+    if type(arg) is int and arg >= 2**63:
+        return np.uint64(arg)
+    return tuple(map(_exact, arg)) if type(arg) is tuple else arg
 
 
 def _device() -> int:
@@ -263,7 +293,7 @@ def _gist(page: str) -> str:
     lines = [line.strip() for line in page.splitlines() if line.strip() and not line.strip().startswith(_WRAPPING)]
     place = next((line.rstrip(":") for line in lines if line.startswith("File ")), "")
     call = next((line for line in lines if line.startswith(">>>")), "")
-    hint = "decorate it with @cuda.jit(device=True)" if "numba type of <class 'function'>" in page.lower() else ""
+    hint = "; decorate it with @cuda.jit(device=True)" if "numba type of <class 'function'>" in page.lower() else ""
     return " ".join(filter(None, (lines[0] if lines else page, call, f"({place})" if place else "", hint)))
 
 

@@ -45,6 +45,14 @@ class ShapeLaunch(NamedTuple):
     stream: Any
     shared_memory: int
 
+    @classmethod
+    def over(cls, n: Any, block: Any, stream: Any) -> ShapeLaunch:
+        """At least *n* threads in one dimension, *block* a block."""
+        count, threads = _index("n", n), _dim("block", block, _BLOCK_LIMIT)
+        if count < 0:
+            raise LaunchError(f"n must be at least 0, got {count}")
+        return cls(Dim3(-(-count // threads.x)), threads, stream, 0)
+
 
 Config = PlanLaunch | ShapeLaunch
 

@@ -94,7 +94,7 @@ class Plan:
         super().__init_subclass__(**kwargs)
         _REGISTRY[cls.kind_name] = cls
         for name in {n for table in cls.variants.values() for n in table}:
-            setattr(cls, name, _method(name, next(t[name] for t in cls.variants.values() if name in t).doc))
+            setattr(cls, name, _method(name, next(t[name] for t in cls.variants.values() if name in t)))
 
     def _set_fields(self, **fields: Any) -> None:
         self.__dict__["fields"] = MappingProxyType(fields)
@@ -230,7 +230,7 @@ class BoundPlan(NamedTuple):
     target: Target
 
 
-def _method(name: str, doc: str) -> Callable[..., Any]:
+def _method(name: str, fn: DeviceFunction) -> Callable[..., Any]:
     """The Python method that runs a device function uncompiled: in the simulator, where a thread's position is known."""
 
     def method(self: Plan, *args: Any, **kwargs: Any) -> Any:
@@ -240,6 +240,8 @@ def _method(name: str, doc: str) -> Callable[..., Any]:
             raise AttributeError(f"{self.short_name()} with {self.variant} execution has no {name}(); it has {', '.join(self.functions)}")
         return simulator.call(self, self.functions[name], args, kwargs)
 
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *(a.name for a in fn.args))]
     method.__name__ = method.__qualname__ = name
-    method.__doc__ = doc
+    method.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    method.__doc__ = "\n".join([fn.doc, "", *(f"{a.name} : {a.doc}" for a in fn.args)]).strip()
     return method

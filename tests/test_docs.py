@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from devmath import plan
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
@@ -28,4 +30,9 @@ def blocks(page: Path) -> str:
 def test_examples_run(page):
     code = blocks(page)
     assert re.search(r"\S", code), f"{page.name} has no example"
-    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+    before = set(plan._REGISTRY)
+    try:
+        exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+    finally:
+        for name in set(plan._REGISTRY) - before:  # plan classes that an example declares are its own
+            del plan._REGISTRY[name]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import re
 
 import numba
 import numpy as np
@@ -82,7 +83,7 @@ def test_rounds_out_of_range(rounds, got):
         Philox(rounds)
 
 
-@pytest.mark.parametrize("name", ["sm_99", "sm_9", "hopper", "", 90, None, 9.0, (9,), "sm_90x"])
+@pytest.mark.parametrize("name", ["sm_99", "sm_9", "hopper", "", 91, None, 9.0, (9,), "sm_90x"])
 @pytest.mark.parametrize("ask", [arch.parse, lambda a: make_fft(8, arch=a or "x"), FFT.traits], ids=["parse", "plan", "traits"])
 def test_an_unknown_architecture_lists_the_known_ones(ask, name):
     if ask == FFT.traits and name is None:
@@ -93,6 +94,7 @@ def test_an_unknown_architecture_lists_the_known_ones(ask, name):
 
 
 def test_architectures_by_every_spelling():
+    assert arch.parse(90) == arch.parse("sm_90") and arch.parse(120) == arch.parse("sm_120")
     for spelling in ("sm_90a", "SM_90A", "compute_90a", "90a", "9.0a", (9, 0, "a"), arch.Arch(9, 0, "a")):
         assert arch.parse(spelling) == H200
     assert [arch.parse(n).name for n in arch.supported()] == arch.supported()
@@ -365,16 +367,26 @@ def test_device_functions_outside_kernels():
     def host():
         return FFT.size
 
-    with pytest.raises(TargetError, match=r"^FFT\(8\) is used in a numba.njit function; device functions work in @devmath.kernel"):
+    with pytest.raises(TargetError, match=r"^FFT\(8\) reached numba in a list, a numba.njit function or the like: kernels use plans as global"):
         host()
 
 
 def test_what_numba_cannot_compile_names_the_kernel():
     @dm.kernel
     def kernel(x):
+        x[0, 0] = x.nothing_like_this
+
+    for target in ("cpu", "sm_90a"):
+        assert fails(kernel, target, error=CodegenError).startswith("numba cannot compile kernel: Unknown attribute 'nothing_like_this'")
+
+
+def test_an_undefined_name_is_told_with_its_place():
+    @dm.kernel
+    def kernel(x):
         x[0, 0] = not_defined_anywhere  # noqa: F821
 
-    assert fails(kernel, "cpu", error=CodegenError).startswith("numba cannot compile kernel: ")
+    for target in ("cpu", "sm_90a"):
+        assert re.match(r"not_defined_anywhere \(line \d+ of kernel, .*test_errors.py\) is not defined$", fails(kernel, target, error=CodegenError))
 
 
 # -- packages ---------------------------------------------------------------------------------------------------------------------

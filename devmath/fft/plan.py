@@ -125,6 +125,8 @@ class FFT(Plan):
         )
         self._check_size(real.name)
         self._check_knobs()
+        if self.arch is not None and mathdx.find_library() is not None:
+            self.traits(self.arch)  # what the architecture cannot do is said here, where it was asked for
 
     def _check_size(self, real: str) -> None:
         n = self.size

@@ -45,7 +45,10 @@ def _install() -> None:
 
     @typeof_impl.register(Plan)
     def _unbound(value, c):
-        raise TargetError(f"{value.short_name()} is used in a numba.njit function; device functions work in @devmath.kernel and @cuda.jit kernels")
+        raise TargetError(
+            f"{value.short_name()} reached numba in a list, a numba.njit function or the like: kernels use plans as global or closure variables, "
+            "or in tuples of those"
+        )
 
     register_model(PlanType)(OpaqueModel)
     cpu_cuda.TYPING.register_attr(make_templates(templates, lower))

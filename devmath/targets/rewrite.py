@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..errors import CodegenError
+
 #: Modules whose functions mean the same on every target.
 _LEAF_PACKAGES = {"numpy", "numba", "numba_cuda", "llvmlite", "scipy", "rocket_fft", "cuda"}
 
@@ -110,7 +112,8 @@ class Rewriter:
             try:
                 old = resolve(fn, ref)
             except KeyError:
-                continue  # numba will name it
+                where = Where(fn.__name__, fn.__code__.co_filename, ref.line, ref.name)
+                raise CodegenError(f"{where} is not defined") from None
             name = ".".join((ref.name, *ref.attributes))
             value = self._value(old, ref.attributes, Where(fn.__name__, fn.__code__.co_filename, ref.line, name))
             if value is not old:
