@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -167,6 +168,7 @@ def host() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that takes part, as ``devmath info`` names them."""
-    found = {name: value for name, value in cli.info() if name != "cache"}
+    # Where a toolkit's libraries lie is the machine's own business.
+    found = {name: re.sub(r" \(/[^)]*\)", " (toolkit)", value) for name, value in cli.info() if name != "cache"}
     cupy = next((v for n in ("cupy", "cupy-cuda13x", "cupy-cuda12x") if (v := installed(n))), "not installed")
     return {**found, "CuPy": cupy, "nvcc": nvcc_version(), "nvmath-python": nvmath_version()}
