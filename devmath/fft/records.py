@@ -15,6 +15,11 @@ _LANE = 0x3FF
 _BLOCK = 0x7FFFFFFF
 
 
+def _alone(plan, traits):
+    """Whether one thread has the whole transform, so that its position does not matter: thread execution, and the CPU target."""
+    return plan.execution == "thread" or traits.block_dim == (1, 1, 1)
+
+
 def _batch(plan, traits):
     if plan.execution == "thread":
 
@@ -33,7 +38,7 @@ def _batch(plan, traits):
 def _index(plan, traits):
     """Element ``i`` of a thread is element ``lane + i * stride`` of the transform; a thread that works alone has them all."""
     stride, last = traits.stride, plan.size - 1
-    if plan.execution == "thread":
+    if _alone(plan, traits):
 
         def index(i):
             return min(i, last)
@@ -54,7 +59,7 @@ def _index(plan, traits):
 
 def _active(plan, traits):
     stride, size = traits.stride, plan.size
-    if plan.execution == "thread":
+    if _alone(plan, traits):
 
         def active(i):
             return i < size
@@ -69,7 +74,7 @@ def _active(plan, traits):
 
 def _load(plan, traits):
     count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone, zero = plan.execution == "thread", plan.value_type(0)
+    alone, zero = _alone(plan, traits), plan.value_type(0)
 
     def load(row, registers):
         lane = 0 if alone else cuda.threadIdx.x & _LANE
@@ -88,7 +93,7 @@ def _load(plan, traits):
 
 def _store(plan, traits):
     count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone = plan.execution == "thread"
+    alone = _alone(plan, traits)
 
     def store(registers, row):
         lane = 0 if alone else cuda.threadIdx.x & _LANE
