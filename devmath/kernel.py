@@ -294,7 +294,7 @@ def _gist(page: str) -> str:
     place = next((line.rstrip(":") for line in lines if line.startswith("File ")), "")
     call = next((line for line in lines if line.startswith(">>>")), "")
     hint = "; decorate it with @cuda.jit(device=True)" if "numba type of <class 'function'>" in page.lower() else ""
-    return " ".join(filter(None, (lines[0] if lines else page, call, f"({place})" if place else "", hint)))
+    return " ".join(filter(None, (lines[0] if lines else page, call, f"({place})" if place else ""))) + hint
 
 
 def kernel(
