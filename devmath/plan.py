@@ -42,9 +42,6 @@ class Traits(dict[str, Any]):
         except KeyError:
             raise AttributeError(name) from None
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
-
 
 def parse_target(value: object) -> Target:
     """``"cpu"``, ``"gpu"`` (the current device), or an architecture's name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import cuda
 from numba import types as nbt
@@ -111,28 +113,19 @@ def _store(plan, traits):
 
 
 def _execute(plan, traits):
-    size, forward = plan.size, plan.direction == "forward"
+    size = plan.size
+    forward = plan.direction == "forward"
+    transform: Callable = np.fft.fft if forward else np.fft.ifft
+    unscaled = "backward" if forward else "forward"  # NumPy's names for the direction that is not scaled
     if plan.execution == "thread":
-        if forward:
 
-            def execute(registers):
-                registers[:size] = np.fft.fft(registers[:size])
-
-        else:
-
-            def execute(registers):
-                registers[:size] = np.fft.ifft(registers[:size], size, -1, "forward")
+        def execute(registers):
+            registers[:size] = transform(registers[:size], size, -1, unscaled)
 
         return execute
-    if forward:
 
-        def execute(registers, scratch):
-            registers[:size] = np.fft.fft(registers[:size])
-
-    else:
-
-        def execute(registers, scratch):
-            registers[:size] = np.fft.ifft(registers[:size], size, -1, "forward")
+    def execute(registers, scratch):
+        registers[:size] = transform(registers[:size], size, -1, unscaled)
 
     return execute
 

@@ -108,7 +108,7 @@ class _ForCpu(rewrite.Rewriter):
             return cpu_cuda.MODULE
         if value is numba and attributes[:1] == ("cuda",):
             self._need(attributes[1:], where)
-            return self._numba_with_stand_in()
+            return self._numba_with_stand_in
         if id(value) in self._stand_ins:
             path, stand_in = self._stand_ins[id(value)]
             self._need((*path, *attributes), where)
@@ -127,16 +127,13 @@ class _ForCpu(rewrite.Rewriter):
             self._build.single_thread.append(str(where))
 
     @functools.cached_property
-    def _numba_module(self):
+    def _numba_with_stand_in(self):
         import types
 
         module = types.ModuleType("numba")
         module.__dict__.update({k: v for k, v in vars(numba).items() if not k.startswith("__")})
         module.__dict__["cuda"] = cpu_cuda.MODULE
         return module
-
-    def _numba_with_stand_in(self):
-        return self._numba_module
 
     def device_function(self, dispatcher):
         # The memo must hold the compiled form before its body is read: it may call itself.
@@ -179,7 +176,6 @@ class CpuKernel:
     def __init__(self, fn: Any, fastmath: bool = False):
         _install()
         self._build = Build()
-        self._fastmath = fastmath
         self._name = fn.__name__
         bound = _ForCpu(self._build, fastmath).function(fn)
         check_registers(bound)
