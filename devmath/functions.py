@@ -78,8 +78,8 @@ class DeviceFunction:
         the GPU runs where *code* is ``None``. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
     code
         ``code(plan, traits)`` gives the :class:`~devmath.codegen.sources.Source` of the LTO-IR that holds the function for the GPU.
-    fast_cpu
-        A quicker form of *meaning* for compiled CPU code alone.
+    fast_cpu, fast_gpu
+        A quicker form of *meaning* for compiled CPU code, and for GPU code where *code* is ``None``.
     cooperative
         Whether all threads of a block take part.
     """
@@ -91,6 +91,7 @@ class DeviceFunction:
     meaning: Callable[[Any, Any], Callable] | None = None
     code: Callable[[Any, Any], Source] | None = None
     fast_cpu: Callable[[Any, Any], Callable] | None = None
+    fast_gpu: Callable[[Any, Any], Callable] | None = None
     cooperative: bool = False
 
     def signature(self) -> str:

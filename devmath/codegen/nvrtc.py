@@ -34,8 +34,11 @@ def shim_text(file: str) -> str:
     return resources.files("devmath").joinpath("lto", file).read_text(encoding="utf-8")
 
 
-def compile_ltoir(text: str, name: str, defines: tuple[tuple[str, str], ...], arch: Arch) -> bytes:
-    """LTO-IR of CUDA C++ *text*; a :class:`CodegenError` carries NVRTC's log."""
+_Pairs = tuple[tuple[str, str], ...]
+
+
+def compile_ltoir(text: str, name: str, defines: _Pairs, headers: _Pairs, arch: Arch) -> bytes:
+    """LTO-IR of CUDA C++ *text*, which may include *headers* (name, text); a :class:`CodegenError` carries NVRTC's log."""
     nvrtc = _nvrtc()
     options = ["-dlto", f"-arch={arch.name}", "-std=c++17", "-default-device", *(f"-D{k}={v}" for k, v in defines)]
 
@@ -43,7 +46,9 @@ def compile_ltoir(text: str, name: str, defines: tuple[tuple[str, str], ...], ar
         if int(status):
             raise CodegenError(f"NVRTC: {what} failed for {name}: {status.name}")
 
-    status, program = nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], [])
+    status, program = nvrtc.nvrtcCreateProgram(
+        text.encode(), name.encode(), len(headers), [content.encode() for _, content in headers], [file.encode() for file, _ in headers]
+    )
     check(status, "creating the program")
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])

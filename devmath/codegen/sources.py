@@ -22,11 +22,12 @@ class MathdxSource:
 
 @dataclass(frozen=True)
 class ShimSource:
-    """A device function of a CUDA C++ file under ``lto/``; *defines* are its ``-D`` options."""
+    """A device function of a CUDA C++ file under ``lto/``; *defines* are its ``-D`` options, *headers* the texts of what it includes."""
 
     file: str
     symbol: str
     defines: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Source = MathdxSource | ShimSource
@@ -53,8 +54,8 @@ def ltoir(sources: Sequence[Source], arch: Arch) -> list[Blob]:
         wanted = sorted({s.operators for s in sources if isinstance(s, MathdxSource) and s.library == library}, key=repr)
         groups = [wanted] if mathdx.combines(library) else [[w] for w in wanted]
         blobs += [_mathdx(library, tuple(group), arch) for group in groups]
-    for file, defines in sorted({(s.file, s.defines) for s in sources if isinstance(s, ShimSource)}):
-        blobs.append(_shim(file, defines, arch))
+    for file, defines, headers in sorted({(s.file, s.defines, s.headers) for s in sources if isinstance(s, ShimSource)}):
+        blobs.append(_shim(file, defines, headers, arch))
     return blobs
 
 
@@ -69,8 +70,8 @@ def _mathdx(library: str, operators: tuple[tuple, ...], arch: Arch) -> Blob:
     return Blob(f"{library}_{key[:12]}", entry.payload, (isa // 1000, isa % 1000 // 10))
 
 
-def _shim(file: str, defines: tuple[tuple[str, str], ...], arch: Arch) -> Blob:
+def _shim(file: str, defines: tuple[tuple[str, str], ...], headers: tuple[tuple[str, str], ...], arch: Arch) -> Blob:
     text = nvrtc.shim_text(file)
-    key = cache.digest("shim", file, text, defines, arch.name, nvrtc.version())
-    entry = cache.once("ltoir", key, lambda: (nvrtc.compile_ltoir(text, file, defines, arch), {}))
+    key = cache.digest("shim", file, text, defines, headers, arch.name, nvrtc.version())
+    entry = cache.once("ltoir", key, lambda: (nvrtc.compile_ltoir(text, file, defines, headers, arch), {}))
     return Blob(f"{file}_{key[:12]}", entry.payload, nvrtc.version())

@@ -10,9 +10,10 @@ from .. import arch as _arch
 from .. import cache, types
 from ..arch import Arch
 from ..codegen import mathdx, versions
+from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import records
+from . import records, stockham
 
 #: Sizes above 8192 that cuFFTDx has an implementation for, by precision; which of them fit depends on the architecture's shared memory.
 _LARGE = {
@@ -64,7 +65,9 @@ class FFT(Plan):
     fft_type : ``"c2c"``.
     direction : ``"forward"`` (exponent sign -1) or ``"inverse"``. Neither normalises, as in cuFFT.
     execution : ``"block"`` (the threads of a block work on it together) or ``"thread"`` (each thread on its own).
-    elements_per_thread, ffts_per_block : cuFFTDx's knobs; ``None`` leaves them to devmath. See :meth:`valid_knobs`.
+    elements_per_thread, ffts_per_block : knobs of block execution; ``None`` leaves them to devmath. See :meth:`valid_knobs`.
+    implementation : ``"cufftdx"``, or ``"devmath"`` for transforms of our own (``devmath/lto/fft.cu``), which powers of two have; ``None`` takes
+        the faster one, as measured.
     arch : an architecture such as ``"sm_90a"`` that the plan is for; ``None`` for whichever one it is used on.
 
     Raises
@@ -92,6 +95,7 @@ class FFT(Plan):
         "block_dim",
         "shared_memory_size",
         "value_type",
+        "implementation",
     )
 
     def __init__(
@@ -103,6 +107,7 @@ class FFT(Plan):
         execution: str = "block",
         elements_per_thread: int | None = None,
         ffts_per_block: int | None = None,
+        implementation: str | None = None,
         arch: str | None = None,
     ):
         real = types.precision(precision)
@@ -110,6 +115,7 @@ class FFT(Plan):
             ("fft_type", fft_type, ["c2c"]),
             ("direction", direction, ["forward", "inverse"]),
             ("execution", execution, ["block", "thread"]),
+            ("implementation", implementation, ["cufftdx", "devmath", None]),
         ):
             if got not in valid:
                 raise PlanError(one_of(name, got, valid))
@@ -121,11 +127,14 @@ class FFT(Plan):
             execution=execution,
             elements_per_thread=_knob("elements_per_thread", elements_per_thread),
             ffts_per_block=_knob("ffts_per_block", ffts_per_block),
+            implementation=implementation,
             arch=None if arch is None else _arch.parse(arch).name,
         )
         self._check_size(real.name)
         self._check_knobs()
-        if self.arch is not None and mathdx.find_library() is not None:
+        if implementation == "devmath":
+            self._check_own()
+        if self.arch is not None and (self._own or mathdx.find_library() is not None):
             self.traits(self.arch)  # what the architecture cannot do is said here, where it was asked for
 
     def _check_size(self, real: str) -> None:
@@ -172,6 +181,26 @@ class FFT(Plan):
                     f"{_arch.MAX_THREADS_PER_BLOCK}: {mend}"
                 )
 
+    def _check_own(self) -> None:
+        if self.execution == "thread":
+            raise PlanError("implementation='devmath' has block execution alone; execution='thread' is cuFFTDx's")
+        valid = stockham.valid_elements(self.size)
+        if not valid:
+            near = 1 << max(1, round(float(np.log2(max(self.size, 2)))))
+            raise PlanError(f"implementation='devmath' takes sizes that are powers of two, got {self.size} (nearest: {near}); cuFFTDx takes others")
+        asked = self.fields["elements_per_thread"]
+        if asked not in (None, *valid):
+            raise PlanError(one_of("elements_per_thread", asked, valid))
+
+    @property
+    def _own(self) -> bool:
+        """Whether the code is of devmath's own transforms."""
+        asked = self.fields["implementation"]
+        if asked is not None or self.execution == "thread":
+            return asked == "devmath"
+        real = np.dtype(self.precision).name
+        return stockham.serves(self.size, real) and self.fields["elements_per_thread"] in (None, *stockham.valid_elements(self.size))
+
     def short_name(self) -> str:
         """``FFT(512)``."""
         return f"FFT({self.size})"
@@ -217,10 +246,13 @@ class FFT(Plan):
         return _SUGGESTED[np.dtype(self.precision).name].get(self.size, asked)
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
-        """(elements_per_thread, ffts_per_block) pairs that cuFFTDx recommends on an architecture (default: the current device)."""
+        """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
+        devmath's own transforms, all that are powers of two."""
         if self.execution == "thread":
             return [(self.size, 1)]
         where = _gpu(arch)
+        if self._own:
+            return stockham.valid_knobs(self.size, np.dtype(self.precision).name, where)
         pairs = sorted(mathdx.Descriptor("cufftdx", self.operators(where.name, (None, None))).knobs((0, 1)))
         return [(elements, per_block) for elements, per_block in pairs if self._fits((elements, per_block), where)]
 
@@ -238,16 +270,40 @@ class FFT(Plan):
             common = {"elements_per_thread": self.size, "storage_size": self.size, "stride": 1, "value_type": self.value_type}
             # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
             scratch = self.size * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
-            return Traits(common, ffts_per_block=1, block_dim=Dim3(1), shared_memory_size=scratch)
+            return Traits(common, ffts_per_block=1, block_dim=Dim3(1), shared_memory_size=scratch, implementation="numpy")
         assert isinstance(target, Arch)
         self._check_arch(target)
+        if self._own:
+            return self._own_traits(target)
         operators = self.operators(target.name)
         key = cache.digest("cufftdx traits", operators, target.name, versions.libmathdx())
         entry = cache.load("traits", key)
         found = entry.meta if entry else self._ask(target, operators)
         if entry is None:
             cache.store("traits", key, b"", found)
-        return Traits(found, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type)
+        return Traits(found, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type, implementation="cufftdx")
+
+    def _own_traits(self, target: Arch) -> Traits:
+        real = np.dtype(self.precision).name
+        elements, per_block = stockham.knobs(self.size, real, self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        found = {
+            "arch": target.name,
+            "elements_per_thread": elements,
+            "storage_size": elements,
+            "stride": self.size // elements,
+            "ffts_per_block": per_block,
+            "block_dim": Dim3(self.size // elements, per_block),
+            "shared_memory_size": stockham.shared_bytes(self.size, elements, per_block, real),
+        }
+        self._check_fits(target, found)
+        return Traits(found, value_type=self.value_type, implementation="devmath")
+
+    def source(self, traits: Traits) -> Source:
+        """Where the code of ``execute`` comes from."""
+        if traits.implementation == "devmath":
+            real = {"float32": "float", "float64": "double"}[np.dtype(self.precision).name]
+            return stockham.source(self.size, traits.elements_per_thread, False, real, self.direction == "forward")
+        return MathdxSource("cufftdx", self.operators(traits.arch), traits.symbol)
 
     def _check_arch(self, target: Arch) -> None:
         if self.arch is not None and _arch.parse(self.arch).cc != target.cc:
@@ -266,10 +322,15 @@ class FFT(Plan):
         found["ffts_per_block"] = d.trait(t["ffts_per_block"])
         found["block_dim"] = list(d.traits(t["block_dim"], 3))
         found["shared_memory_size"] = d.trait(t["shared_memory_size"])
+        self._check_fits(target, found)
+        return found
+
+    def _check_fits(self, target: Arch, found: dict[str, Any]) -> None:
+        """Refuse what the architecture has not the shared memory or the threads for."""
         shared, threads, per_block = found["shared_memory_size"], int(np.prod(found["block_dim"])), found["ffts_per_block"]
         too_much = shared > target.shared_limit
         if not too_much and threads <= _arch.MAX_THREADS_PER_BLOCK:
-            return found
+            return
         most = min(target.shared_limit * per_block // max(shared, 1), _arch.MAX_THREADS_PER_BLOCK * per_block // threads)
         what = f"{self.short_name()} with ffts_per_block={per_block}"
         advice = f"; ffts_per_block can be at most {most} here" if most else ""

@@ -8,7 +8,6 @@ import numpy as np
 from numba import cuda
 from numba import types as nbt
 
-from ..codegen.sources import MathdxSource
 from ..functions import Arg, Array, DeviceFunction, Values
 
 # Positions are masked to their range, which changes nothing but tells the compiler that they are not negative: it can then drop
@@ -93,6 +92,47 @@ def _load(plan, traits):
     return load
 
 
+def _load_whole(plan, traits):
+    from ..targets.cuda_memory import read, whole
+
+    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
+    alone, zero = _alone(plan, traits), plan.value_type(0)
+
+    def load(row, registers):
+        lane = 0 if alone else cuda.threadIdx.x & _LANE
+        if row.shape[0] >= size and count * stride == size and whole(row):
+            for i in range(count):
+                registers[i] = read(row, lane + i * stride)
+        else:
+            end = min(row.shape[0], size)
+            for i in range(count):
+                k = lane + i * stride
+                registers[i] = row[k] if k < end else zero
+
+    return load
+
+
+def _store_whole(plan, traits):
+    from ..targets.cuda_memory import whole, write
+
+    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
+    alone = _alone(plan, traits)
+
+    def store(registers, row):
+        lane = 0 if alone else cuda.threadIdx.x & _LANE
+        if row.shape[0] >= size and count * stride == size and whole(row):
+            for i in range(count):
+                write(row, lane + i * stride, registers[i])
+        else:
+            end = min(row.shape[0], size)
+            for i in range(count):
+                k = lane + i * stride
+                if k < end:
+                    row[k] = registers[i]
+
+    return store
+
+
 def _store(plan, traits):
     count, stride, size = traits.elements_per_thread, traits.stride, plan.size
     alone = _alone(plan, traits)
@@ -137,7 +177,7 @@ def _execute_in_place(plan, traits):
 
 
 def _code(plan, traits):
-    return MathdxSource("cufftdx", plan.operators(traits.arch), traits.symbol)
+    return plan.source(traits)
 
 
 def _value_type(plan):
@@ -185,6 +225,7 @@ _ACCESS = (
         ),
         "Read this thread's elements of a transform from an array.",
         meaning=_load,
+        fast_gpu=_load_whole,
     ),
     DeviceFunction(
         "store",
@@ -194,6 +235,7 @@ _ACCESS = (
         ),
         "Write this thread's elements of a transform to an array.",
         meaning=_store,
+        fast_gpu=_store_whole,
     ),
 )
 

@@ -18,7 +18,7 @@ from numba import types as nbt
 
 from ..errors import KernelTypeError
 from ..functions import DeviceFunction, check_arguments, return_type
-from ..plan import Dim3, Plan, Target, Traits
+from ..plan import CPU, Dim3, Plan, Target, Traits
 
 
 class PlanType(nbt.Type):
@@ -158,12 +158,12 @@ def make_templates(templates: Any, lower: Callable[[tuple, DeviceFunction], None
 def meaning_of(fn: DeviceFunction, ty: PlanType, rewritten: Callable[[Callable], Callable] | None = None) -> Callable:
     """The Python function to compile for *fn*, one object for each plan and target so that numba compiles it once.
 
-    *rewritten* is given by a target that puts other things in place of ``numba.cuda``; it also asks for the record's quicker form.
+    *rewritten* is given by a target that puts other things in place of ``numba.cuda``.
     """
     memo = ty.plan.meanings
     key = (fn.name, ty.target)
     if key not in memo:
-        make = fn.fast_cpu if rewritten and fn.fast_cpu is not None else fn.meaning
+        make = (fn.fast_cpu if ty.target == CPU else fn.fast_gpu) or fn.meaning
         assert make is not None
         made = make(ty.plan, ty.traits)
         memo[key] = rewritten(made) if rewritten else made

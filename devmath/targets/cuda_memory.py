@@ -1,0 +1,138 @@
+"""Memory access that numba-cuda has no words for: one 64- or 128-bit word for each complex element.
+
+numba-cuda reads and writes a complex element as two numbers, since it knows no more than their own alignment. CUDA arrays of complex numbers
+are aligned to whole elements nearly always, and ``whole`` tells; the half as many instructions and memory transactions are worth 10 to 20 %
+of a transform that stands at the memory's speed.
+"""
+
+from __future__ import annotations
+
+from numba import types as nbt
+from numba.cuda.extending import intrinsic
+
+
+@intrinsic
+def whole(typingctx, row):
+    """Whether every element of a 1-D array begins at a multiple of its size."""
+
+    def codegen(context, builder, sig, args):
+        data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
+        bits = builder.ptrtoint(data, stride.type)
+        if sig.args[0].layout != "C":
+            bits = builder.or_(bits, stride)
+        return builder.icmp_unsigned("==", builder.and_(bits, stride.type(_bytes(sig.args[0].dtype) - 1)), stride.type(0))
+
+    return nbt.boolean(row), codegen
+
+
+@intrinsic
+def pairs(typingctx, row):
+    """Whether a 1-D array's elements 2 k and 2 k + 1 can be read as one: side by side, from a multiple of their common size."""
+
+    def codegen(context, builder, sig, args):
+        data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
+        one = _bytes(sig.args[0].dtype)
+        start = builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(data, stride.type), stride.type(2 * one - 1)), stride.type(0))
+        return builder.and_(start, builder.icmp_signed("==", stride, stride.type(one)))
+
+    return nbt.boolean(row), codegen
+
+
+@intrinsic
+def read(typingctx, row, k):
+    """Element *k* of a 1-D complex array of which ``whole`` holds; 0 <= k."""
+
+    def codegen(context, builder, sig, args):
+        return _load(context, builder, sig.return_type, _at(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
+
+    return row.dtype(row, k), codegen
+
+
+@intrinsic
+def write(typingctx, row, k, value):
+    """Set element *k* of a 1-D complex array of which ``whole`` holds; 0 <= k."""
+
+    def codegen(context, builder, sig, args):
+        _store(context, builder, sig.args[2], args[2], _at(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
+        return context.get_dummy_value()
+
+    return nbt.none(row, k, row.dtype), codegen
+
+
+@intrinsic
+def read_pair(typingctx, row, k):
+    """Elements 2 k and 2 k + 1 of a 1-D real array of which ``pairs`` holds, as a complex number; 0 <= k."""
+
+    def codegen(context, builder, sig, args):
+        return _load(context, builder, sig.return_type, _pair(context, builder, sig, args))
+
+    return _COMPLEX[row.dtype](row, k), codegen
+
+
+@intrinsic
+def write_pair(typingctx, row, k, value):
+    """Set elements 2 k and 2 k + 1 of a 1-D real array of which ``pairs`` holds to a complex number's parts; 0 <= k."""
+
+    def codegen(context, builder, sig, args):
+        _store(context, builder, sig.args[2], args[2], _pair(context, builder, sig, args))
+        return context.get_dummy_value()
+
+    return nbt.none(row, k, _COMPLEX[row.dtype]), codegen
+
+
+_COMPLEX = {nbt.float32: nbt.complex64, nbt.float64: nbt.complex128}
+
+
+def _bytes(dtype) -> int:
+    return dtype.bitwidth // 8
+
+
+def _data_and_stride(context, builder, ty, value):
+    from numba.cuda import cgutils
+
+    array = context.make_array(ty)(context, builder, value)
+    return array.data, cgutils.unpack_tuple(builder, array.strides, 1)[0]
+
+
+def _at(context, builder, ty, value, index_type, index):
+    data, stride = _data_and_stride(context, builder, ty, value)
+    if ty.layout == "C":
+        stride = stride.type(_bytes(ty.dtype))
+    return _offset(builder, data, builder.mul(context.cast(builder, index, index_type, nbt.intp), stride))
+
+
+def _pair(context, builder, sig, args):
+    data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
+    step = stride.type(2 * _bytes(sig.args[0].dtype))
+    return _offset(builder, data, builder.mul(context.cast(builder, args[1], sig.args[1], nbt.intp), step))
+
+
+def _offset(builder, data, by):
+    from llvmlite import ir
+
+    return builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer(data.type.addrspace)), [by])
+
+
+def _word(ty):
+    from llvmlite import ir
+
+    return ir.VectorType(ir.FloatType() if ty == nbt.complex64 else ir.DoubleType(), 2)
+
+
+def _load(context, builder, ty, pointer):
+    from llvmlite import ir
+
+    word = builder.load(builder.bitcast(pointer, _word(ty).as_pointer(pointer.type.addrspace)), align=_bytes(ty))
+    number = context.make_complex(builder, ty)
+    number.real, number.imag = (builder.extract_element(word, ir.IntType(32)(i)) for i in range(2))
+    return number._getvalue()
+
+
+def _store(context, builder, ty, value, pointer):
+    from llvmlite import ir
+
+    number = context.make_complex(builder, ty, value=value)
+    word = ir.Constant(_word(ty), ir.Undefined)
+    for i, part in enumerate((number.real, number.imag)):
+        word = builder.insert_element(word, part, ir.IntType(32)(i))
+    builder.store(word, builder.bitcast(pointer, _word(ty).as_pointer(pointer.type.addrspace)), align=_bytes(ty))
