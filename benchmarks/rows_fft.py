@@ -16,22 +16,17 @@ import devmath as dm
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 PRECISION = {"c64": np.float32, "c128": np.float64}
 
-#: (elements_per_thread, ffts_per_block) and the most registers of the fastest kernel known on an H200.
-CONV = {
-    ("c64", 128): (16, 8, None), ("c64", 256): (16, 2, None), ("c64", 512): (32, 2, None), ("c64", 1024): (32, 2, None),
-    ("c64", 2048): (16, 1, 64), ("c64", 4096): (16, 1, 64), ("c128", 512): (16, 2, None),
-}  # fmt: skip
-C2C = {128: (16, 4), 256: (16, 8), 512: (16, 4), 1024: (16, 1), 2048: (16, 1), 4096: (32, 1)}
+CONV = [*(("c64", n) for n in SIZES), ("c128", 512)]
 
 #: Largest relative L2 error of any transform. The reference has more digits: complex128, and long double for complex128.
 ERROR_LIMIT = {"c64": 1e-6, "c128": 1e-14}
 
 
-def convolution(fft: dm.fft.FFT, max_registers: int | None = None) -> dm.Kernel:
+def convolution(fft: dm.fft.FFT) -> dm.Kernel:
     """FFT -> * h[i] * scale -> inverse FFT."""
     ifft = fft.inverse()
 
-    @dm.kernel(max_registers=max_registers)
+    @dm.kernel
     def convolve(x, h, y, scale):
         r = fft.registers()
         s = fft.scratch()
@@ -66,12 +61,11 @@ def transform(fft: dm.fft.FFT) -> dm.Kernel:
 
 
 def make(kind: str, dtype: str, size: int) -> tuple[dm.fft.FFT, dm.Kernel, tuple[nbt.Type, ...]]:
-    """Plan, kernel and argument types of a row."""
-    elements, per_block, limit = CONV[dtype, size] if kind == "conv" else (*C2C[size], None)
-    fft = dm.fft.FFT(size, precision=PRECISION[dtype], elements_per_thread=elements, ffts_per_block=per_block)
+    """Plan, kernel and argument types of a row: what a user gets who says no more than the size."""
+    fft = dm.fft.FFT(size, precision=PRECISION[dtype])
     c, f = {"c64": (nbt.complex64, nbt.float32), "c128": (nbt.complex128, nbt.float64)}[dtype]
     if kind == "conv":
-        return fft, convolution(fft, limit), (c[:, ::1], c[::1], c[:, ::1], f)
+        return fft, convolution(fft), (c[:, ::1], c[::1], c[:, ::1], f)
     return fft, transform(fft), (c[:, ::1], c[:, ::1])
 
 
@@ -113,7 +107,7 @@ def measure(kind: str, dtype: str, size: int, session: Any) -> Measured:
     if not bool(cp.isfinite(y).all()):
         found = float("inf")
     ms = milliseconds(lambda: launch(*args))
-    knobs = {k: fft.fields[k] for k in ("elements_per_thread", "ffts_per_block")} | {"max_registers": kernel.options["max_registers"]}
+    knobs = {k: fft.traits()[k] for k in ("implementation", "elements_per_thread", "ffts_per_block")}
     return judged(2e-6 * GIB / ms, dtype, found, transforms=len(rows), ms=ms, **knobs)
 
 

@@ -49,7 +49,8 @@ def plan_id(plan) -> str:
     """A plan in the name of a test."""
     fields = plan.fields
     knobs = "x".join(str(fields[k]) for k in ("elements_per_thread", "ffts_per_block") if fields[k])
-    return "-".join(filter(None, (str(plan.size), np.dtype(plan.precision).name, plan.direction, plan.execution, knobs)))
+    parts = (str(plan.size), np.dtype(plan.precision).name, plan.direction, plan.execution, fields.get("implementation"), knobs)
+    return "-".join(filter(None, parts))
 
 
 def plans(*groups):

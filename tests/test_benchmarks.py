@@ -460,7 +460,7 @@ def test_kernels_compile(name):
 @pytest.mark.slow
 def test_size_of_a_linked_kernel():
     got = rows_start.measure_size(run.Session(peers.Peers(True)))
-    assert 1000 < got.value < 65_536 < 1 << 20 < got.baselines["link_without_removal"]
+    assert 1000 < got.value < 65_536 and got.value <= got.baselines["link_without_removal"]
 
 
 # A few of each kind: each FFT costs a cold compilation.

@@ -14,10 +14,15 @@ KNOBS = [
     FFT(1000, ffts_per_block=2),
     FFT(64, precision=np.float64, elements_per_thread=4, ffts_per_block=8, direction="inverse"),
 ]
+#: Both implementations of powers of two: with one pass and with several, threads of less than a warp and of several, and open knobs.
+OWN = [FFT(n, implementation="devmath") for n in (2, 8, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384)]
+OWN += [FFT(n, precision=np.float64, implementation="devmath", direction="inverse") for n in (4, 64, 128, 256, 512, 2048, 4096)]
+OWN += [FFT(512, implementation="devmath", elements_per_thread=e, ffts_per_block=f) for e, f in ((2, 1), (4, 2), (8, 4), (32, 16), (16, 3))]
+OWN += [FFT(n, implementation="cufftdx") for n in (512, 4096)]
 THREAD = [FFT(n, execution="thread") for n in (2, 3, 7, 16, 31, 61, 64)]
 THREAD += [FFT(n, precision=np.float64, execution="thread", direction="inverse") for n in (2, 13, 32, 40)]
 #: One plan of each kind for the laws: whole, padded, in double precision, in one thread.
-LAWS = [FFT(512), FFT(65), FFT(243, precision=np.float64), FFT(7, execution="thread")]
+LAWS = [FFT(512), FFT(512, implementation="cufftdx"), FFT(65), FFT(243, precision=np.float64), FFT(7, execution="thread")]
 
 
 def expected(fft, x):
@@ -30,7 +35,7 @@ def expected(fft, x):
 # --- against numpy.fft ------------------------------------------------------------------------------------------------
 
 
-@plans([FFT(n) for n in SINGLE], [FFT(n, precision=np.float64) for n in DOUBLE], KNOBS, THREAD)
+@plans([FFT(n) for n in SINGLE], [FFT(n, precision=np.float64) for n in DOUBLE], KNOBS, OWN, THREAD)
 def test_transforms_are_those_of_numpy(xp, fft, rng):
     try:
         batch = rows(fft, xp)
@@ -43,7 +48,7 @@ def test_transforms_are_those_of_numpy(xp, fft, rng):
 
 
 @pytest.mark.sanitizer
-@plans([FFT(65), KNOBS[0], THREAD[2]])
+@plans([FFT(65), KNOBS[0], THREAD[2], FFT(64, implementation="devmath", ffts_per_block=3), FFT(2048, implementation="devmath", ffts_per_block=2)])
 def test_any_batch(xp, fft, rng):
     for batch in (1, 3, 4, 5, 9):
         x = noise(rng, (batch, fft.size), fft.value_type)

@@ -320,7 +320,7 @@ CHANGES = {
         FFT(64, elements_per_thread=8, ffts_per_block=2),
         {
             "size": 32, "precision": np.float64, "direction": "inverse", "execution": "thread", "elements_per_thread": 4,
-            "ffts_per_block": 4, "arch": "sm_90a",
+            "ffts_per_block": 4, "implementation": "cufftdx", "arch": "sm_90a",
         },
     ),
     "Philox": (Philox(), {"rounds": 7}),
