@@ -12,9 +12,9 @@ from support import ARCHS, error, noise, run, tolerance
 from devmath import arch
 from devmath.errors import LaunchError, PlanError
 from devmath.fft import FFT
-from devmath.fft.plan import _LARGE
+from devmath.fft.cufftdx import LARGE as LARGE_SIZES
 
-LARGE = sorted({n for sizes in _LARGE.values() for n in sizes})
+LARGE = sorted({n for sizes in LARGE_SIZES.values() for n in sizes})
 precisions = st.sampled_from([np.float32, np.float64])
 directions = st.sampled_from(["forward", "inverse"])
 archs = st.sampled_from(ARCHS)

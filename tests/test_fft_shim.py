@@ -66,7 +66,7 @@ SHAPES = [(2, 2), (16, 16), (8, 4), (64, 8), (128, 16), (64, 32), (512, 32), (10
 
 def transforms(folder, size, elements, split, real, x):
     """Both directions by the compiled shim: of *x*, and of what the first gave."""
-    source = stockham.source(size, elements, split, real, True)
+    source = stockham.source(size * (1 + split), elements * (1 + split), split, False, real, True)
     for name, text in (*source.headers, ("main.cpp", DRIVER)):
         (folder / name).write_text(text)
     flags = [f"-D{k}={v}" for k, v in (*source.defines, ("FFTS", FFTS))]

@@ -13,44 +13,13 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import records, stockham
+from . import cufftdx, records, stockham
 
-#: Sizes above 8192 that cuFFTDx has an implementation for, by precision; which of them fit depends on the architecture's shared memory.
-_LARGE = {
-    "float32": (9261, 10000, 10648, 12167, 13824, 15625, 16384, 16807, 17576, 19683, 20736, 21952, 24389, 27000, 29791, 32768),
-    "float64": (9261, 10000, 10648, 12167, 13824, 15625, 16384),
-}
-_ANY_SIZE = 8192
-_THREAD_LIMIT = {"float32": 64, "float64": 40}
-
-#: (elements_per_thread, ffts_per_block) found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
+#: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
 #: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
-_SUGGESTED = {
-    "float32": {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)},
-    "float64": {},
-}
+_SUGGESTED = {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)}
 
-# Codes of libcufftdx.h.
-_OP = {
-    "size": 0,
-    "direction": 1,
-    "type": 2,
-    "precision": 3,
-    "sm": 4,
-    "execution": 5,
-    "ffts_per_block": 6,
-    "elements_per_thread": 7,
-    "api": 10,
-}
-_TRAIT = {
-    "elements_per_thread": 4,
-    "storage_size": 5,
-    "stride": 6,
-    "block_dim": 7,
-    "shared_memory_size": 8,
-    "ffts_per_block": 9,
-    "symbol": 10,
-}
+_SIDES = ("input", "output")
 
 
 class FFT(Plan):
@@ -62,10 +31,15 @@ class FFT(Plan):
         20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 2 to 64 in
         float32, 2 to 40 in float64.
     precision : ``np.float32`` or ``np.float64``; the elements are complex64 or complex128.
-    fft_type : ``"c2c"``.
-    direction : ``"forward"`` (exponent sign -1) or ``"inverse"``. Neither normalises, as in cuFFT.
+    fft_type : ``"c2c"``, ``"r2c"`` (real to complex) or ``"c2r"`` (complex to real).
+    direction : ``"forward"`` (exponent sign -1; ``"r2c"`` is forward) or ``"inverse"`` (``"c2r"`` is inverse). Neither normalises, as in cuFFT.
     execution : ``"block"`` (the threads of a block work on it together) or ``"thread"`` (each thread on its own).
+    complex_layout : how the complex side of a real transform is stored: ``"natural"`` (elements 0 ... size // 2), ``"packed"`` (size / 2 elements:
+        element 0 has the real parts of elements 0 and size / 2, both of which are real; even sizes) or ``"full"`` (all elements).
+    real_mode : ``"normal"``, or ``"folded"``, which takes two real numbers as one complex one and does half the work (block execution: powers
+        of two from 4; thread execution: even sizes from 4, twice as large ones); ``None`` leaves it to devmath. Rows are the same in both.
     elements_per_thread, ffts_per_block : knobs of block execution; ``None`` leaves them to devmath. See :meth:`valid_knobs`.
+    transposition : cuFFTDx's way of exchanging elements: ``"any"``, ``"none"``, ``"by_component"``, ``"by_complex"``, ``"by_component_padded"``.
     implementation : ``"cufftdx"``, or ``"devmath"`` for transforms of our own (``devmath/lto/fft.cu``), which powers of two have; ``None`` takes
         the faster one, as measured.
     arch : an architecture such as ``"sm_90a"`` that the plan is for; ``None`` for whichever one it is used on.
@@ -74,19 +48,20 @@ class FFT(Plan):
     ------
     PlanError (a ValueError) for anything that cuFFTDx has no implementation of, with the valid choices.
 
-    Inside kernels a plan has the device functions ``registers``, ``scratch``, ``batch``, ``index``, ``active``, ``load``, ``store`` and ``execute``
-    and, as constants, all of the above and the traits below. On the host a trait is that of the current GPU (the CPU target's where there is
-    none); :meth:`traits` asks for any architecture, with or without a GPU.
+    Inside kernels a plan has device functions (``devmath reference FFT`` lists them) and, as constants, all of the above and the traits
+    below. On the host a trait is that of the current GPU (the CPU target's where there is none); :meth:`traits` asks for any architecture,
+    with or without a GPU.
 
-    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (elements a thread's array must have), ``stride`` (between a
-    thread's elements), ``block_dim``, ``shared_memory_size`` (bytes).
+    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have), ``stride`` (between a
+    thread's elements), ``block_dim``, ``shared_memory_size`` (bytes), ``implementation``, and of the rows that go in and come out, in their own
+    elements: ``input_type``, ``output_type``, ``input_length``, ``output_length``, ``input_elements_per_thread``, ``output_elements_per_thread``.
 
     Source: cuFFTDx, https://docs.nvidia.com/cuda/cufftdx/ (operators and traits carry its names).
     """
 
     kind_name: ClassVar[str] = "FFT"
     variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD}
-    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution")
+    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout")
     trait_names: ClassVar = (
         "elements_per_thread",
         "ffts_per_block",
@@ -96,6 +71,8 @@ class FFT(Plan):
         "shared_memory_size",
         "value_type",
         "implementation",
+        "real_mode",
+        *(f"{side}_{what}" for side in _SIDES for what in ("type", "length", "elements_per_thread")),
     )
 
     def __init__(
@@ -103,18 +80,24 @@ class FFT(Plan):
         size: int,
         precision: Any = np.float32,
         fft_type: str = "c2c",
-        direction: str = "forward",
+        direction: str | None = None,
         execution: str = "block",
+        complex_layout: str = "natural",
+        real_mode: str | None = None,
         elements_per_thread: int | None = None,
         ffts_per_block: int | None = None,
+        transposition: str | None = None,
         implementation: str | None = None,
         arch: str | None = None,
     ):
         real = types.precision(precision)
         for name, got, valid in (
-            ("fft_type", fft_type, ["c2c"]),
-            ("direction", direction, ["forward", "inverse"]),
+            ("fft_type", fft_type, list(cufftdx.FFT_TYPES)),
+            ("direction", direction, ["forward", "inverse", None]),
             ("execution", execution, ["block", "thread"]),
+            ("complex_layout", complex_layout, list(cufftdx.LAYOUTS)),
+            ("real_mode", real_mode, [*cufftdx.REAL_MODES, None]),
+            ("transposition", transposition, [*cufftdx.TRANSPOSITIONS, None]),
             ("implementation", implementation, ["cufftdx", "devmath", None]),
         ):
             if got not in valid:
@@ -123,41 +106,68 @@ class FFT(Plan):
             size=_integer("size", size),
             precision=real.numpy,
             fft_type=fft_type,
-            direction=direction,
+            direction=direction or ("inverse" if fft_type == "c2r" else "forward"),
             execution=execution,
+            complex_layout=complex_layout,
+            real_mode=real_mode,
             elements_per_thread=_knob("elements_per_thread", elements_per_thread),
             ffts_per_block=_knob("ffts_per_block", ffts_per_block),
+            transposition=transposition,
             implementation=implementation,
             arch=None if arch is None else _arch.parse(arch).name,
         )
+        self._check_type()
         self._check_size(real.name)
         self._check_knobs()
         if implementation == "devmath":
             self._check_own()
-        if self.arch is not None and (self._own or mathdx.find_library() is not None):
+        if self.arch is not None and (self._own(_arch.parse(self.arch)) or mathdx.find_library() is not None):
             self.traits(self.arch)  # what the architecture cannot do is said here, where it was asked for
+
+    def _check_type(self) -> None:
+        if self.fft_type == "c2c":
+            for name, plain in (("complex_layout", "natural"), ("real_mode", None)):
+                if self.fields[name] != plain:
+                    raise PlanError(f"{name}={self.fields[name]!r} is for fft_type='r2c' and 'c2r'; leave it out with 'c2c'")
+            return
+        only = {"r2c": "forward", "c2r": "inverse"}[self.fft_type]
+        if self.direction != only:
+            other = {"r2c": "c2r", "c2r": "r2c"}[self.fft_type]
+            raise PlanError(f"fft_type={self.fft_type!r} is {only}, got direction={self.direction!r}; the other direction is fft_type={other!r}")
+        if self.complex_layout == "packed" and self.size % 2:
+            raise PlanError(f"complex_layout='packed' needs an even size, got {self.size} (nearest: {self.size + 1})")
 
     def _check_size(self, real: str) -> None:
         n = self.size
+        folded = self.fields["real_mode"] == "folded"
         if self.execution == "thread":
-            most = _THREAD_LIMIT[real]
+            most = cufftdx.THREAD_LIMIT[real] * (2 if folded and self.complex_layout != "full" else 1)
             if not 2 <= n <= most:
                 raise PlanError(
                     f"size must be 2 to {most} for {real} with execution='thread', got {n} (nearest: {min(max(n, 2), most)}; "
                     "execution='block' takes other sizes)"
                 )
+            if folded and (n % 2 or n < 4):
+                raise PlanError(f"size must be even and at least 4 with execution='thread' and real_mode='folded', got {n} (nearest: {max(4, n + 1)})")
             return
-        large = _LARGE[real]
-        if not (2 <= n <= _ANY_SIZE or n in large):
-            nearest = min((2, _ANY_SIZE, *large), key=lambda v: abs(v - n))
+        large = cufftdx.LARGE[real]
+        if folded:
+            most = 65536 if real == "float32" else 32768
+            if n & (n - 1) or not 4 <= n <= most:
+                near = min(max(4, 1 << max(0, round(float(np.log2(max(n, 1)))))), most)
+                raise PlanError(f"size must be a power of two, 4 to {most}, for {real} with real_mode='folded', got {n} (nearest: {near})")
+        elif not (2 <= n <= cufftdx.ANY_SIZE or n in large):
+            nearest = min((2, cufftdx.ANY_SIZE, *large), key=lambda v: abs(v - n))
             raise PlanError(
-                f"size must be 2 to {_ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
+                f"size must be 2 to {cufftdx.ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
                 f"got {n} (nearest: {nearest})"
             )
 
     def _check_knobs(self) -> None:
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
         if self.execution == "thread":
+            if self.fields["transposition"] is not None:
+                raise PlanError("transposition is for execution='block'; a thread exchanges nothing with others")
             if per_block is not None:
                 raise PlanError(
                     f"ffts_per_block is for execution='block'; with execution='thread' each thread has a transform of its own, got {per_block}"
@@ -184,22 +194,38 @@ class FFT(Plan):
     def _check_own(self) -> None:
         if self.execution == "thread":
             raise PlanError("implementation='devmath' has block execution alone; execution='thread' is cuFFTDx's")
-        valid = stockham.valid_elements(self.size)
+        for name, has in (("complex_layout", ("natural", "packed")), ("real_mode", ("folded", None)), ("transposition", (None,))):
+            if self.fields[name] not in has:
+                valid = " or ".join(repr(h) for h in has if h) or "none"
+                raise PlanError(f"implementation='devmath' has no {name}={self.fields[name]!r} (it has {valid}); cuFFTDx has it")
+        valid = stockham.valid_elements(self.size, self._split)
         if not valid:
-            near = 1 << max(1, round(float(np.log2(max(self.size, 2)))))
-            raise PlanError(f"implementation='devmath' takes sizes that are powers of two, got {self.size} (nearest: {near}); cuFFTDx takes others")
+            least = 4 if self._split else 2
+            near = max(least, 1 << round(float(np.log2(max(self.size, 1)))))
+            raise PlanError(
+                f"implementation='devmath' takes sizes that are powers of two from {least}, got {self.size} (nearest: {near}); cuFFTDx takes others"
+            )
         asked = self.fields["elements_per_thread"]
         if asked not in (None, *valid):
             raise PlanError(one_of("elements_per_thread", asked, valid))
 
     @property
-    def _own(self) -> bool:
-        """Whether the code is of devmath's own transforms."""
-        asked = self.fields["implementation"]
-        if asked is not None or self.execution == "thread":
-            return asked == "devmath"
-        real = np.dtype(self.precision).name
-        return stockham.serves(self.size, real) and self.fields["elements_per_thread"] in (None, *stockham.valid_elements(self.size))
+    def _split(self) -> bool:
+        return self.fft_type != "c2c"
+
+    def _own(self, where: Arch) -> bool:
+        """Whether the code is of devmath's own transforms on an architecture."""
+        f, real = self.fields, np.dtype(self.precision).name
+        if f["implementation"] is not None or self.execution == "thread":
+            return f["implementation"] == "devmath"
+        return (
+            stockham.serves(self.size, real, self._split)
+            and f["elements_per_thread"] in (None, *stockham.valid_elements(self.size, self._split))
+            and f["complex_layout"] != "full"
+            and f["real_mode"] != "normal"
+            and f["transposition"] is None
+            and stockham.fits(self.size, real, self._split, f["elements_per_thread"], f["ffts_per_block"], where)
+        )
 
     def short_name(self) -> str:
         """``FFT(512)``."""
@@ -216,34 +242,29 @@ class FFT(Plan):
 
     def inverse(self) -> FFT:
         """The plan of the other direction, with everything else the same (and on each target the same layout of elements over threads)."""
-        return self.replace(direction="inverse" if self.direction == "forward" else "forward")
+        other = {"c2c": "c2c", "r2c": "c2r", "c2r": "r2c"}[self.fft_type]
+        return self.replace(fft_type=other, direction="inverse" if self.direction == "forward" else "forward")
+
+    def row_type(self, side: str) -> Any:
+        """numba type of the elements of a row on a side, ``"input"`` or ``"output"``."""
+        is_real = self.fft_type == {"input": "r2c", "output": "c2r"}[side]
+        return types.precision(self.precision).numba if is_real else self.element_type()
+
+    def _row_traits(self) -> dict[str, Any]:
+        """Types and lengths of the rows on both sides."""
+        n = self.size
+        layout = {"natural": n // 2 + 1, "packed": n // 2, "full": n}[self.complex_layout]
+        reals = {"r2c": ("input",), "c2r": ("output",), "c2c": ()}[self.fft_type]
+        lengths = {side: n if side in reals or not self._split else layout for side in _SIDES}
+        kinds = {side: self.precision if side in reals else self.value_type for side in _SIDES}
+        return {f"{side}_length": lengths[side] for side in _SIDES} | {f"{side}_type": kinds[side] for side in _SIDES}
 
     # -- what a target knows ------------------------------------------------------
 
-    def operators(self, arch: str, knobs: tuple[int | None, int | None] | None = None) -> tuple[tuple[int, int], ...]:
-        """The libmathdx operators of this plan for an architecture."""
-        elements, per_block = knobs or self._knobs(_arch.parse(arch))
-        ops = [
-            (_OP["api"], 0),
-            (_OP["sm"], _arch.parse(arch).number),
-            (_OP["size"], self.size),
-            (_OP["precision"], types.precision(self.precision).mathdx),
-            (_OP["type"], 0),
-            (_OP["direction"], 0 if self.direction == "forward" else 1),
-            (_OP["execution"], 1 if self.execution == "block" else 0),
-        ]
-        if self.execution == "block":
-            if elements:
-                ops.append((_OP["elements_per_thread"], elements))
-            if per_block:
-                ops.append((_OP["ffts_per_block"], per_block))
-        return tuple(ops)
-
-    def _knobs(self, arch: Arch) -> tuple[int | None, int | None]:
+    def _knobs(self) -> cufftdx.Knobs:
         asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
-        if self.execution == "thread" or asked != (None, None):
-            return asked
-        return _SUGGESTED[np.dtype(self.precision).name].get(self.size, asked)
+        plain = self.execution == "block" and self.fft_type == "c2c" and self.precision is np.float32 and not self.fields["transposition"]
+        return _SUGGESTED.get(self.size, asked) if plain and asked == (None, None) else asked
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
@@ -251,15 +272,15 @@ class FFT(Plan):
         if self.execution == "thread":
             return [(self.size, 1)]
         where = _gpu(arch)
-        if self._own:
-            return stockham.valid_knobs(self.size, np.dtype(self.precision).name, where)
-        pairs = sorted(mathdx.Descriptor("cufftdx", self.operators(where.name, (None, None))).knobs((0, 1)))
-        return [(elements, per_block) for elements, per_block in pairs if self._fits((elements, per_block), where)]
+        if self._own(where):
+            return stockham.valid_knobs(self.size, np.dtype(self.precision).name, self._split, where)
+        free = self.replace(elements_per_thread=None, ffts_per_block=None, arch=None)
+        return [pair for pair in cufftdx.valid_knobs(free, where) if self._fits(pair, where)]
 
     def _fits(self, pair: tuple[int, int], where: Arch) -> bool:
         """Whether the architecture has the shared memory and the threads: cuFFTDx also names pairs for which it has not."""
         try:
-            self.replace(elements_per_thread=pair[0], ffts_per_block=pair[1], arch=None).traits(where)
+            self.replace(elements_per_thread=pair[0], ffts_per_block=pair[1], implementation="cufftdx", arch=None).traits(where)
         except (PlanError, LaunchError):
             return False
         return True
@@ -267,63 +288,76 @@ class FFT(Plan):
     def compute_traits(self, target: Target) -> Traits:
         """Traits on the CPU (one thread, all elements) or on an architecture (from libmathdx, cached)."""
         if target == CPU:
-            common = {"elements_per_thread": self.size, "storage_size": self.size, "stride": 1, "value_type": self.value_type}
-            # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
-            scratch = self.size * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
-            return Traits(common, ffts_per_block=1, block_dim=Dim3(1), shared_memory_size=scratch, implementation="numpy")
+            return self._cpu_traits()
         assert isinstance(target, Arch)
         self._check_arch(target)
-        if self._own:
+        if self._own(target):
             return self._own_traits(target)
-        operators = self.operators(target.name)
+        operators = cufftdx.operators(self, target, self._knobs())
         key = cache.digest("cufftdx traits", operators, target.name, versions.libmathdx())
         entry = cache.load("traits", key)
-        found = entry.meta if entry else self._ask(target, operators)
+        found = entry.meta if entry else cufftdx.ask(self, target, operators)
         if entry is None:
+            self._check_fits(target, found)
             cache.store("traits", key, b"", found)
-        return Traits(found, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type, implementation="cufftdx")
+        if self.fft_type == "c2c":
+            found = {**found, "real_mode": "normal", **{f"{side}_elements_per_thread": found["elements_per_thread"] for side in _SIDES}}
+        return Traits({**self._row_traits(), **found}, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type, implementation="cufftdx")
+
+    def _cpu_traits(self) -> Traits:
+        rows = self._row_traits()
+        # Complex elements that either side takes; two real ones fill one.
+        storage = max(rows[f"{side}_length"] if rows[f"{side}_type"] is self.value_type else -(-self.size // 2) for side in _SIDES)
+        # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
+        scratch = self.size * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
+        return Traits(
+            rows,
+            elements_per_thread=self.size,
+            input_elements_per_thread=rows["input_length"],
+            output_elements_per_thread=rows["output_length"],
+            storage_size=storage,
+            stride=1,
+            value_type=self.value_type,
+            ffts_per_block=1,
+            block_dim=Dim3(1),
+            shared_memory_size=scratch,
+            implementation="numpy",
+            real_mode="normal",
+        )
 
     def _own_traits(self, target: Arch) -> Traits:
         real = np.dtype(self.precision).name
-        elements, per_block = stockham.knobs(self.size, real, self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        elements, per_block = stockham.knobs(self.size, real, self._split, self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        threads, sides = self.size // elements, dict.fromkeys(_SIDES, elements)
+        if self._split:
+            spectrum = elements // 2 + (self.complex_layout == "natural")
+            sides["output" if self.fft_type == "r2c" else "input"] = spectrum
         found = {
             "arch": target.name,
             "elements_per_thread": elements,
-            "storage_size": elements,
-            "stride": self.size // elements,
+            "storage_size": elements // 2 + 1 if self._split else elements,
+            "stride": threads,
             "ffts_per_block": per_block,
-            "block_dim": Dim3(self.size // elements, per_block),
-            "shared_memory_size": stockham.shared_bytes(self.size, elements, per_block, real),
+            "block_dim": Dim3(threads, per_block),
+            "shared_memory_size": stockham.shared_bytes(self.size, elements, per_block, real, self._split),
+            "real_mode": "folded" if self._split else "normal",
+            **{f"{side}_elements_per_thread": count for side, count in sides.items()},
         }
         self._check_fits(target, found)
-        return Traits(found, value_type=self.value_type, implementation="devmath")
+        return Traits({**self._row_traits(), **found}, value_type=self.value_type, implementation="devmath")
 
     def source(self, traits: Traits) -> Source:
         """Where the code of ``execute`` comes from."""
         if traits.implementation == "devmath":
             real = {"float32": "float", "float64": "double"}[np.dtype(self.precision).name]
-            return stockham.source(self.size, traits.elements_per_thread, False, real, self.direction == "forward")
-        return MathdxSource("cufftdx", self.operators(traits.arch), traits.symbol)
+            packed = self.complex_layout == "packed"
+            return stockham.source(self.size, traits.elements_per_thread, self._split, packed, real, self.direction == "forward")
+        operators = cufftdx.operators(self, _arch.parse(traits.arch), self._knobs())
+        return MathdxSource("cufftdx", operators, traits.symbol)
 
     def _check_arch(self, target: Arch) -> None:
         if self.arch is not None and _arch.parse(self.arch).cc != target.cc:
             raise PlanError(f"{self.short_name()} was made for {self.arch} and is used on {target}; leave arch out, or make it for {target}")
-
-    def _ask(self, target: Arch, operators: tuple) -> dict[str, Any]:
-        d = mathdx.Descriptor("cufftdx", operators)
-        if not d.supported():
-            raise PlanError(self._why_not(target))
-        t = _TRAIT
-        found: dict[str, Any] = {"arch": target.name, "symbol": d.text(t["symbol"])}
-        for name in ("elements_per_thread", "storage_size", "stride"):
-            found[name] = d.trait(t[name])
-        if self.execution == "thread":
-            return {**found, "ffts_per_block": 1, "block_dim": [1, 1, 1], "shared_memory_size": 0, "stride": 1}
-        found["ffts_per_block"] = d.trait(t["ffts_per_block"])
-        found["block_dim"] = list(d.traits(t["block_dim"], 3))
-        found["shared_memory_size"] = d.trait(t["shared_memory_size"])
-        self._check_fits(target, found)
-        return found
 
     def _check_fits(self, target: Arch, found: dict[str, Any]) -> None:
         """Refuse what the architecture has not the shared memory or the threads for."""
@@ -337,29 +371,6 @@ class FFT(Plan):
         if too_much:
             raise LaunchError(f"{what} needs {shared} bytes of shared memory, {target} has {target.shared_limit}{advice}")
         raise PlanError(f"{what} makes blocks of {threads} threads, the most is {_arch.MAX_THREADS_PER_BLOCK}{advice}")
-
-    def _why_not(self, target: Arch) -> str:
-        asked = self.fields["elements_per_thread"]
-        free = mathdx.Descriptor("cufftdx", self.operators(target.name, (None, None)))
-        real = np.dtype(self.precision).name
-        if not free.supported():
-            return f"cuFFTDx has no transform of {self.size} points in {real} on {target}{self._nearest(target)}"
-        pairs = self.valid_knobs(target)
-        near = min(pairs, key=lambda p: abs(p[0] - (asked or p[0])))
-        return (
-            f"{self.short_name()} in {real} on {target} has no implementation with elements_per_thread={asked}; "
-            f"(elements_per_thread, ffts_per_block) can be {', '.join(map(str, pairs))} (nearest: {near})"
-        )
-
-    def _nearest(self, target: Arch) -> str:
-        """The nearest size that does work, as the end of a message."""
-        real = np.dtype(self.precision).name
-        sizes = (*range(2, _ANY_SIZE + 1), *_LARGE[real]) if self.execution == "block" else range(2, _THREAD_LIMIT[real] + 1)
-        for n in sorted(sizes, key=lambda n: abs(n - self.size)):
-            plan = self.replace(size=n, elements_per_thread=None, ffts_per_block=None)
-            if mathdx.Descriptor("cufftdx", plan.operators(target.name, (None, None))).supported():
-                return f" (nearest: {n})"
-        return ""
 
     def launch_shape(self, batch: int, target: Target, block: int | None) -> tuple[Dim3, Dim3]:
         """Grid and block for *batch* transforms."""

@@ -24,6 +24,11 @@ SUGGESTED = {
     },
     "float64": {64: (8, 8), 128: (8, 4), 256: (8, 2), 512: (16, 1), 1024: (16, 1), 2048: (16, 1), 4096: (8, 1), 8192: (16, 1)},
 }  # fmt: skip
+#: The same for real transforms, whose elements are real numbers.
+SUGGESTED_REAL = {
+    "float32": {128: (16, 8), 256: (32, 4), 512: (32, 2), 1024: (32, 1), 2048: (64, 4), 4096: (32, 1), 8192: (64, 1), 16384: (64, 1)},
+    "float64": {128: (16, 8), 256: (16, 4), 512: (16, 2), 1024: (32, 1), 2048: (32, 1), 4096: (32, 1), 8192: (32, 1)},
+}
 
 
 def radices(size: int, elements: int) -> tuple[int, ...]:
@@ -35,41 +40,56 @@ def radices(size: int, elements: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def serves(size: int, real: str) -> bool:
-    """Whether these transforms are the ones to take for *size* points where nothing else is said."""
-    return size in SUGGESTED[real]
+def serves(size: int, real: str, split: bool) -> bool:
+    """Whether these transforms are the ones to take for *size* points (*split*: of real numbers) where nothing else is said."""
+    return size in (SUGGESTED_REAL if split else SUGGESTED)[real]
 
 
-def valid_elements(size: int) -> list[int]:
+def valid_elements(size: int, split: bool) -> list[int]:
     """Elements a thread that a transform of *size* points may have; none where the size is not a power of two."""
-    if size < 2 or size & (size - 1):
+    each = 2 if split else 1  # real elements are taken in pairs
+    if size < 2 * each or size & (size - 1):
         return []
-    return [e for e in (2, 4, 8, 16, 32) if e <= size and size // e <= _arch.MAX_THREADS_PER_BLOCK]
+    return [e * each for e in (2, 4, 8, 16, 32) if e * each <= size and size // (e * each) <= _arch.MAX_THREADS_PER_BLOCK]
 
 
-def valid_knobs(size: int, real: str, arch: Arch) -> list[tuple[int, int]]:
+def valid_knobs(size: int, real: str, split: bool, arch: Arch) -> list[tuple[int, int]]:
     """(elements_per_thread, ffts_per_block) pairs for which an architecture has the threads and the shared memory."""
     return [
         (e, f)
-        for e in valid_elements(size)
+        for e in valid_elements(size, split)
         for f in (1, 2, 4, 8, 16, 32, 64)
-        if size // e * f <= _arch.MAX_THREADS_PER_BLOCK and shared_bytes(size, e, f, real) <= arch.shared_limit
+        if size // e * f <= _arch.MAX_THREADS_PER_BLOCK and shared_bytes(size, e, f, real, split) <= arch.shared_limit
     ]
 
 
-def shared_bytes(size: int, elements: int, per_block: int, real: str) -> int:
-    """Bytes of shared memory of a block; a transform that one thread has needs none."""
-    return room(size, elements, False) * per_block * 2 * np.dtype(real).itemsize if elements < size else 0
+def _points(size: int, elements: int, split: bool) -> tuple[int, int]:
+    """Points and points a thread of the complex transform."""
+    return (size // 2, elements // 2) if split else (size, elements)
 
 
-def knobs(size: int, real: str, elements: int | None, per_block: int | None) -> tuple[int, int]:
+def shared_bytes(size: int, elements: int, per_block: int, real: str, split: bool) -> int:
+    """Bytes of shared memory of a block; a complex transform that one thread has needs none."""
+    if elements == size and not split:
+        return 0
+    return room(*_points(size, elements, split), split) * per_block * 2 * np.dtype(real).itemsize
+
+
+def knobs(size: int, real: str, split: bool, elements: int | None, per_block: int | None) -> tuple[int, int]:
     """What is left open, filled in."""
-    suggested = SUGGESTED[real].get(size)
+    suggested = (SUGGESTED_REAL if split else SUGGESTED)[real].get(size)
     if elements is None:
-        elements = suggested[0] if suggested else max(e for e in valid_elements(size) if e <= 16 or size // e > 256)
+        some = 32 if split else 16
+        elements = suggested[0] if suggested else max(e for e in valid_elements(size, split) if e <= some or size // e > 256)
     if per_block is None:
         per_block = suggested[1] if suggested and suggested[0] == elements else max(1, 32 * elements // size)
     return elements, per_block
+
+
+def fits(size: int, real: str, split: bool, elements: int | None, per_block: int | None, arch: Arch) -> bool:
+    """Whether an architecture has the shared memory and the threads."""
+    e, f = knobs(size, real, split, elements, per_block)
+    return size // e * f <= _arch.MAX_THREADS_PER_BLOCK and shared_bytes(size, e, f, real, split) <= arch.shared_limit
 
 
 def room(size: int, elements: int, split: bool) -> int:
@@ -116,16 +136,19 @@ def _numbers(values: list[tuple[float, float]], real: str) -> str:
     return ",\n".join(f"{{{float(kind(a))!r}{suffix}, {float(kind(b))!r}{suffix}}}" for a, b in values)
 
 
-def source(size: int, elements: int, split: bool, real: str, forward: bool) -> ShimSource:
+def source(size: int, elements: int, split: bool, packed: bool, real: str, forward: bool) -> ShimSource:
     """Where the code of a transform comes from; both directions are in one piece of LTO-IR."""
-    name = f"dm_fft_{'real' if split else 'complex'}_{real}_{size}_{elements}"
+    points, each = _points(size, elements, split)
+    kind = ("packed" if packed else "real") if split else "complex"
+    name = f"dm_fft_{kind}_{real}_{size}_{elements}"
     defines = {
         "FFT_NAME": name,
         "FFT_REAL": real,
-        "FFT_SIZE": size,
-        "FFT_ELEMENTS": elements,
-        "FFT_RADICES": ",".join(map(str, radices(size, elements))),
+        "FFT_SIZE": points,
+        "FFT_ELEMENTS": each,
+        "FFT_RADICES": ",".join(map(str, radices(points, each))),
         "FFT_SPLIT": int(split),
+        "FFT_PACKED": int(packed),
     }
-    headers = (("twiddles.h", twiddles(size, elements, split, real)),)
+    headers = (("twiddles.h", twiddles(points, each, split, real)),)
     return ShimSource(FILE, f"{name}_{'forward' if forward else 'inverse'}", tuple((k, str(v)) for k, v in defines.items()), headers)

@@ -9,6 +9,7 @@
 //     FFT_ELEMENTS  points a thread E; the N / E threads of a transform are consecutive in threadIdx.x, its number in the block is threadIdx.y
 //     FFT_RADICES   radices of the passes, none above E, with the product N
 //     FFT_SPLIT     1: transforms of 2 N real numbers, taken as N complex ones; 0: complex ones
+//     FFT_PACKED    1: the real parts of elements 0 and N of the complex side are both in element 0, as its two parts
 // twiddles.h has the numbers of `table` (and `split_table`), in the order in which they are read here (devmath/fft/stockham.py).
 //
 // Element i of a thread is point threadIdx.x + i * N / E, before and after. Neither direction scales.
@@ -233,21 +234,23 @@ extern "C" __device__ void JOIN(FFT_NAME, _forward)(Complex *registers, Complex 
             registers[E] = {z.x - z.y, Real(0)};
     }
     if (t == 0)
-        registers[0].y = Real(0); // exactly, as the sum gives it
+        registers[0].y = FFT_PACKED ? registers[E].x : Real(0);
 }
 
 extern "C" __device__ void JOIN(FFT_NAME, _inverse)(Complex *registers, Complex *scratch)
 {
     const unsigned t = threadIdx.x;
     Complex *s = scratch + threadIdx.y * ROOM;
+    // The first and the last value of a real signal's transform are real: their imaginary parts are not looked at.
+    const Real last = FFT_PACKED ? registers[0].y : registers[E].x;
     if (t == 0)
-        registers[0].y = Real(0); // the first and last value of a real signal's transform are real
+        registers[0].y = Real(0);
     wait();
 #pragma unroll
     for (unsigned i = 0; i < E; ++i)
         s[pad(t) + pad(T * i)] = registers[i];
     if (t == 0)
-        s[pad(N)] = {registers[E].x, Real(0)};
+        s[pad(N)] = {last, Real(0)};
     wait();
 #pragma unroll
     for (unsigned i = 0; i < E; ++i) {
