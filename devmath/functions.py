@@ -28,16 +28,19 @@ class Arg(NamedTuple):
     kind
         ``"registers"``: this thread's elements, a 1-D array of the plan's value type;
         ``"shared"``: the block's scratch memory, any 1-D array;
-        ``"row"``: a 1-D array in global or shared memory of the plan's value type, any stride;
+        ``"row"``: a 1-D array in global or shared memory, any stride;
         ``"state"``: the words that the plan's ``state`` function made;
         ``"int"``: an index; ``"u64"`` / ``"u32"``: any integer, taken modulo 2^64 / 2^32; ``"f32"``: any real number.
     doc
         One line for the reference pages.
+    dtypes
+        Element types that a ``"row"`` may have, as a function of the plan; the plan's value type where it is left out.
     """
 
     name: str
     kind: str
     doc: str = ""
+    dtypes: Callable[[Any], tuple[nbt.Type, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,13 @@ class Array:
     space: str
     dtype: Callable[[Plan], nbt.Type]
     count: Callable[[Traits], int] = lambda traits: 0
+
+
+@dataclass(frozen=True)
+class View:
+    """What a function returns that gives an argument's memory another type; *dtype* is a function of the plan."""
+
+    dtype: Callable[[Any], nbt.Type]
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class DeviceFunction:
     name, args, doc
         As the user sees them; *args* does not name the plan itself.
     returns
-        ``None``, :class:`Values`, or :class:`Array` for a function that allocates.
+        ``None``, :class:`Values`, :class:`View`, or :class:`Array` for a function that allocates.
     meaning
         ``meaning(plan, traits)`` gives the Python function of the arguments. It is what the CPU target and the simulator run, and what
         the GPU runs where *code* is ``None``. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
@@ -87,7 +97,7 @@ class DeviceFunction:
     name: str
     args: tuple[Arg, ...]
     doc: str
-    returns: Array | Values | None = None
+    returns: Array | View | Values | None = None
     meaning: Callable[[Any, Any], Callable] | None = None
     code: Callable[[Any, Any], Source] | None = None
     fast_cpu: Callable[[Any, Any], Callable] | None = None
@@ -108,7 +118,7 @@ def return_type(fn: DeviceFunction, plan: Plan) -> nbt.Type:
     """The numba type that a call returns."""
     if fn.returns is None:
         return nbt.none
-    if isinstance(fn.returns, Array):
+    if isinstance(fn.returns, Array | View):
         return nbt.Array(fn.returns.dtype(plan), 1, "C")
     return fn.returns.numba
 
@@ -149,11 +159,10 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type, written: bool) -> 
         raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a 1-D array")
     if ty.ndim != 1:
         raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be 1-D (one transform or one thread's elements at a time)")
-    want = nbt.uint32 if arg.kind == "state" else plan.element_type()
-    if arg.kind == "registers" and ty.dtype != want:
-        raise KernelTypeError(f"{call}: thread data is {ty.dtype}, the {plan.kind_name} works on {want}")
-    if arg.kind in ("row", "state") and ty.dtype != want:
-        raise KernelTypeError(f"{call}: {arg.name} is {ty.dtype}, the {plan.kind_name} works on {want}")
+    wanted = (nbt.uint32,) if arg.kind == "state" else arg.dtypes(plan) if arg.dtypes else (plan.element_type(),)
+    if arg.kind != "shared" and ty.dtype not in wanted:
+        what = "thread data" if arg.kind == "registers" else arg.name
+        raise KernelTypeError(f"{call}: {what} is {ty.dtype}, the {plan.kind_name} works on {' or '.join(map(str, wanted))}")
     if arg.kind in ("registers", "state") and ty.layout != "C":
         raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.registers() or cuda.local.array make it")
     if written and not ty.mutable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from .functions import Array, DeviceFunction, Values
+from .functions import Array, DeviceFunction, Values, View
 from .plan import _REGISTRY, Plan
 
 _KINDS = {
@@ -29,7 +29,7 @@ def _returns(fn: DeviceFunction) -> str:
         return f"{fn.returns.count} x {fn.returns.dtype}" if fn.returns.count > 1 else str(fn.returns.dtype)
     if isinstance(fn.returns, Array):
         return "the block's shared memory" if fn.returns.space == "shared" else "a thread-local array"
-    return "nothing"
+    return "a view of its argument" if isinstance(fn.returns, View) else "nothing"
 
 
 def _function(fn: DeviceFunction) -> list[str]:

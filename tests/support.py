@@ -49,7 +49,8 @@ def plan_id(plan) -> str:
     """A plan in the name of a test."""
     fields = plan.fields
     knobs = "x".join(str(fields[k]) for k in ("elements_per_thread", "ffts_per_block") if fields[k])
-    parts = (str(plan.size), np.dtype(plan.precision).name, plan.direction, plan.execution, fields.get("implementation"), knobs)
+    parts = [str(plan.size), plan.fft_type, np.dtype(plan.precision).name, plan.direction, plan.execution, plan.complex_layout]
+    parts += [fields["real_mode"], fields["implementation"], knobs]
     return "-".join(filter(None, parts))
 
 

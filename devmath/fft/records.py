@@ -5,167 +5,64 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import cuda
+from numba import njit
 from numba import types as nbt
 
-from ..functions import Arg, Array, DeviceFunction, Values
-
-# Positions are masked to their range, which changes nothing but tells the compiler that they are not negative: it can then drop
-# Python's wrap-around of negative indices.
-_LANE = 0x3FF
-_BLOCK = 0x7FFFFFFF
+from ..functions import Arg, Array, DeviceFunction, Values, View
+from . import access
 
 
-def _alone(plan, traits):
-    """Whether one thread has the whole transform, so that its position does not matter: thread execution, and the CPU target."""
-    return plan.execution == "thread" or traits.block_dim == (1, 1, 1)
+def _transform(plan):
+    """What ``execute`` does to a thread that has the whole transform."""
+    n, real, layout = plan.size, plan.precision, plan.complex_layout
+    half = n // 2
+    if plan.fft_type == "c2c":
+        forward = plan.direction == "forward"
+        transform: Callable = np.fft.fft if forward else np.fft.ifft
+        unscaled = "backward" if forward else "forward"  # NumPy's names for the direction that is not scaled
 
+        def c2c(registers):
+            registers[:n] = transform(registers[:n], n, -1, unscaled)
 
-def _batch(plan, traits):
-    if plan.execution == "thread":
+        return c2c
+    if plan.fft_type == "r2c":
 
-        def batch():
-            return (cuda.blockIdx.x & _BLOCK) * (cuda.blockDim.x & 0x7FF) + (cuda.threadIdx.x & _LANE)
+        def r2c(registers):
+            spectrum = np.fft.rfft(registers.view(real)[:n], n, -1, "backward")
+            if layout == "packed":
+                registers[:half] = spectrum[:half]
+                registers.view(real)[1] = spectrum[half].real
+            else:
+                registers[: half + 1] = spectrum
+                if layout == "full":
+                    for k in range(half + 1, n):
+                        registers[k] = np.conj(spectrum[n - k])
 
-        return batch
-    per_block = traits.ffts_per_block
+        return r2c
 
-    def batch():
-        return (cuda.blockIdx.x & _BLOCK) * per_block + (cuda.threadIdx.y & _LANE)
-
-    return batch
-
-
-def _index(plan, traits):
-    """Element ``i`` of a thread is element ``lane + i * stride`` of the transform; a thread that works alone has them all."""
-    stride, last = traits.stride, plan.size - 1
-    if _alone(plan, traits):
-
-        def index(i):
-            return min(i, last)
-
-        return index
-    if traits.elements_per_thread * stride == plan.size:
-
-        def index(i):
-            return (cuda.threadIdx.x & _LANE) + i * stride
-
-        return index
-
-    def index(i):
-        return min((cuda.threadIdx.x & _LANE) + i * stride, last)
-
-    return index
-
-
-def _active(plan, traits):
-    stride, size = traits.stride, plan.size
-    if _alone(plan, traits):
-
-        def active(i):
-            return i < size
-
-        return active
-
-    def active(i):
-        return (cuda.threadIdx.x & _LANE) + i * stride < size
-
-    return active
-
-
-def _load(plan, traits):
-    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone, zero = _alone(plan, traits), plan.value_type(0)
-
-    def load(row, registers):
-        lane = 0 if alone else cuda.threadIdx.x & _LANE
-        if row.shape[0] >= size and count * stride == size:
-            for i in range(count):
-                registers[i] = row[lane + i * stride]
+    def c2r(registers):
+        spectrum, reals = np.empty(half + 1, registers.dtype), registers.view(real)
+        if layout == "packed":
+            spectrum[:half] = registers[:half]
+            spectrum[0], spectrum[half] = reals[0], reals[1]
         else:
-            # A padded plan, or a row shorter than the transform, which is read as if zeros followed it.
-            end = min(row.shape[0], size)
-            for i in range(count):
-                k = lane + i * stride
-                registers[i] = row[k] if k < end else zero
+            spectrum[:] = registers[: half + 1]
+        reals[:n] = np.fft.irfft(spectrum, n, -1, "forward")
 
-    return load
-
-
-def _load_whole(plan, traits):
-    from ..targets.cuda_memory import read, whole
-
-    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone, zero = _alone(plan, traits), plan.value_type(0)
-
-    def load(row, registers):
-        lane = 0 if alone else cuda.threadIdx.x & _LANE
-        if row.shape[0] >= size and count * stride == size and whole(row):
-            for i in range(count):
-                registers[i] = read(row, lane + i * stride)
-        else:
-            end = min(row.shape[0], size)
-            for i in range(count):
-                k = lane + i * stride
-                registers[i] = row[k] if k < end else zero
-
-    return load
-
-
-def _store_whole(plan, traits):
-    from ..targets.cuda_memory import whole, write
-
-    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone = _alone(plan, traits)
-
-    def store(registers, row):
-        lane = 0 if alone else cuda.threadIdx.x & _LANE
-        if row.shape[0] >= size and count * stride == size and whole(row):
-            for i in range(count):
-                write(row, lane + i * stride, registers[i])
-        else:
-            end = min(row.shape[0], size)
-            for i in range(count):
-                k = lane + i * stride
-                if k < end:
-                    row[k] = registers[i]
-
-    return store
-
-
-def _store(plan, traits):
-    count, stride, size = traits.elements_per_thread, traits.stride, plan.size
-    alone = _alone(plan, traits)
-
-    def store(registers, row):
-        lane = 0 if alone else cuda.threadIdx.x & _LANE
-        if row.shape[0] >= size and count * stride == size:
-            for i in range(count):
-                row[lane + i * stride] = registers[i]
-        else:
-            end = min(row.shape[0], size)
-            for i in range(count):
-                k = lane + i * stride
-                if k < end:
-                    row[k] = registers[i]
-
-    return store
+    return c2r
 
 
 def _execute(plan, traits):
-    size = plan.size
-    forward = plan.direction == "forward"
-    transform: Callable = np.fft.fft if forward else np.fft.ifft
-    unscaled = "backward" if forward else "forward"  # NumPy's names for the direction that is not scaled
+    transform = njit(_transform(plan))
     if plan.execution == "thread":
 
         def execute(registers):
-            registers[:size] = transform(registers[:size], size, -1, unscaled)
+            transform(registers)
 
         return execute
 
     def execute(registers, scratch):
-        registers[:size] = transform(registers[:size], size, -1, unscaled)
+        transform(registers)
 
     return execute
 
@@ -173,7 +70,7 @@ def _execute(plan, traits):
 def _execute_in_place(plan, traits):
     from . import cpu
 
-    return cpu.execute(plan)
+    return cpu.execute(plan) if plan.fft_type == "c2c" else _execute(plan, traits)
 
 
 def _code(plan, traits):
@@ -187,6 +84,34 @@ def _value_type(plan):
 _REGISTERS = Arg("registers", "registers", "this thread's elements: `registers()`, or a local array of `storage_size` elements of `value_type`")
 _SCRATCH = Arg("scratch", "shared", "the block's shared memory: `scratch()`, or any shared array of `shared_memory_size` bytes")
 
+_I = Arg("i", "int", "number of an element of this thread")
+
+
+def _input(plan):
+    return (plan.row_type("input"),)
+
+
+def _output(plan):
+    return (plan.row_type("output"),)
+
+
+def _factors(plan):
+    return (plan.element_type(), _real(plan))
+
+
+def _real(plan):
+    return plan.row_type("output") if plan.fft_type == "c2r" else nbt.float32 if plan.precision is np.float32 else nbt.float64
+
+
+def _reals(plan):
+    return (_real(plan),)
+
+
+def _on(which, meaning):
+    """A meaning that concerns one side of the plan, or the one in the frequency domain."""
+    return lambda plan, traits: meaning(plan, traits, which or access.spectrum(plan))
+
+
 _ACCESS = (
     DeviceFunction(
         "registers",
@@ -195,47 +120,102 @@ _ACCESS = (
         returns=Array("local", _value_type, lambda traits: traits.storage_size),
     ),
     DeviceFunction(
+        "as_real",
+        (_REGISTERS,),
+        "The registers as real numbers, two for each complex one: element `i` of the real side of a transform is number `i` of them, and "
+        "`input_index(i)` or `output_index(i)` says which element of the row that is.",
+        returns=View(_real),
+        meaning=access.as_real,
+    ),
+    DeviceFunction(
         "batch",
         (),
         "Which transform this thread works on, an integer from 0; at or past the batch for the last block's spare threads, "
         "which must not load or store but must call `execute`.",
         returns=Values(nbt.int64),
-        meaning=_batch,
+        meaning=access.batch,
     ),
     DeviceFunction(
         "index",
-        (Arg("i", "int", "number of an element of this thread, 0 <= i < elements_per_thread"),),
-        "Which element of the transform the thread's element `i` is. Where the threads have room for more elements than the transform has "
-        "(`elements_per_thread * stride > size`), spare elements have the index of the last one: safe to read by, not to write by; ask `active(i)`.",
+        (Arg("i", "int", "number of a complex element of this thread, from 0"),),
+        "Which element in the frequency domain the thread's element `i` is: of the output, or of a c2r transform's input. Where the threads have room "
+        "for more elements than there are, spare ones have the index of the last: safe to read by, not to write by; ask `active(i)`.",
         returns=Values(nbt.int64),
-        meaning=_index,
+        meaning=_on(None, access.index),
     ),
     DeviceFunction(
         "active",
-        (Arg("i", "int", "number of an element of this thread"),),
-        "Whether the thread's element `i` is an element of the transform. Always true where `elements_per_thread * stride == size`.",
+        (_I,),
+        "Whether the thread's element `i` in the frequency domain exists. Always true where `elements_per_thread * stride == size` and the "
+        "transform is complex.",
         returns=Values(nbt.boolean),
-        meaning=_active,
+        meaning=_on(None, access.active),
+    ),
+    *(
+        record
+        for side in ("input", "output")
+        for record in (
+            DeviceFunction(
+                f"{side}_index",
+                (_I,),
+                f"Which element of the {side} row the thread's element `i` is, `i < {side}_elements_per_thread`; the last one for spare elements.",
+                returns=Values(nbt.int64),
+                meaning=_on(side, access.index),
+            ),
+            DeviceFunction(
+                f"{side}_active",
+                (_I,),
+                f"Whether the thread's element `i` is an element of the {side} row.",
+                returns=Values(nbt.boolean),
+                meaning=_on(side, access.active),
+            ),
+        )
     ),
     DeviceFunction(
         "load",
         (
-            Arg("row", "row", "the transform's input, a 1-D array of `value_type` (any stride); elements past its end are read as zero"),
+            Arg("row", "row", "the input, a 1-D array of `input_type` (any stride); elements past its end are read as zero", _input),
             _REGISTERS,
         ),
-        "Read this thread's elements of a transform from an array.",
-        meaning=_load,
-        fast_gpu=_load_whole,
+        "Read this thread's elements of the input from an array.",
+        meaning=access.load,
+        fast_gpu=access.load_gpu,
+    ),
+    DeviceFunction(
+        "load_window",
+        (
+            Arg("row", "row", "the input, a 1-D array of `input_type` (any stride); elements past its end are read as zero", _input),
+            Arg("window", "row", "a 1-D array of real numbers of the plan's precision", _reals),
+            _REGISTERS,
+        ),
+        "Read this thread's elements of the input, each multiplied by the window's value at the same place (zero past its end).",
+        meaning=access.load_window,
+    ),
+    DeviceFunction(
+        "multiply",
+        (
+            Arg(
+                "factors",
+                "row",
+                "a 1-D array, complex or real: element k multiplies element k of the spectrum (natural order, `size // 2 + 1` of them for a "
+                "real transform); zero past its end",
+                _factors,
+            ),
+            _REGISTERS,
+        ),
+        "Multiply this thread's elements in the frequency domain, in whichever `complex_layout`: a filter, between `execute` of the forward and "
+        "of the inverse plan. In packed layout the factors of elements 0 and `size / 2` are taken to be real.",
+        meaning=access.multiply,
     ),
     DeviceFunction(
         "store",
         (
             _REGISTERS,
-            Arg("row", "row", "the transform's output, a 1-D array of `value_type` (any stride); nothing is written past its end"),
+            Arg("row", "row", "the output, a 1-D array of `output_type` (any stride); nothing is written past its end", _output),
         ),
-        "Write this thread's elements of a transform to an array.",
-        meaning=_store,
-        fast_gpu=_store_whole,
+        "Write this thread's elements of the output to an array.",
+        meaning=access.store,
+        fast_gpu=access.store_gpu,
     ),
 )
 
@@ -250,8 +230,9 @@ _BLOCK_ONLY = (
     DeviceFunction(
         "execute",
         (_REGISTERS, _SCRATCH),
-        "Transform in place, unnormalised in both directions (inverse after forward gives `size` times the input). All threads of the block must "
-        "call it. Source: cuFFTDx, block execution with register input.",
+        "Transform in place, unnormalised in both directions (inverse after forward gives `size` times the input). The imaginary parts of a c2r "
+        "transform's elements 0 and `size / 2` are not looked at. All threads of the block must call it. Source: cuFFTDx, block execution with "
+        "register input, or devmath's own transforms, as `implementation` says.",
         meaning=_execute,
         fast_cpu=_execute_in_place,
         code=_code,
