@@ -15,13 +15,21 @@ NATURAL = [FFT(n, fft_type="r2c") for n in (2, 3, 4, 7, 31, 65, 128, 251, 256, 5
 DOUBLE = [FFT(n, np.float64, "r2c") for n in (2, 3, 49, 128, 256, 512, 1000, 1024, 2048, 4096)]
 LAYOUTS = [FFT(n, fft_type="r2c", complex_layout=layout) for n in (8, 100, 256, 1024) for layout in ("packed", "full")]
 LAYOUTS += [FFT(65, fft_type="r2c", complex_layout="full"), FFT(64, np.float64, "r2c", complex_layout="packed")]
-FOLDED = [FFT(n, fft_type="r2c", complex_layout=lay, real_mode="folded", implementation="cufftdx") for n in (8, 1024) for lay in ("natural", "packed", "full")]
+FOLDED = [
+    FFT(n, fft_type="r2c", complex_layout=layout, real_mode="folded", implementation="cufftdx")
+    for n in (8, 1024)
+    for layout in ("natural", "packed", "full")
+]
 OWN = [FFT(n, fft_type="r2c", implementation="devmath", elements_per_thread=e, ffts_per_block=f) for n, e, f in ((4, 4, 3), (16, 4, 2), (64, 64, 1))]
 OWN += [FFT(n, fft_type="r2c", complex_layout="packed", implementation="devmath", elements_per_thread=8) for n in (32, 512)]
-CUFFTDX = [FFT(512, fft_type="r2c", implementation="cufftdx", ffts_per_block=3), FFT(128, np.float64, "r2c", implementation="cufftdx", real_mode="normal")]
+CUFFTDX = [FFT(512, fft_type="r2c", implementation="cufftdx", ffts_per_block=3)]
+CUFFTDX += [FFT(128, np.float64, "r2c", implementation="cufftdx", real_mode="normal")]
 THREAD = [FFT(n, fft_type="r2c", execution="thread") for n in (2, 3, 8, 31, 64)]
 THREAD += [FFT(n, np.float64, "r2c", execution="thread", complex_layout=lay) for n, lay in ((6, "packed"), (9, "full"), (40, "natural"))]
-THREAD += [FFT(n, fft_type="r2c", execution="thread", complex_layout=lay, real_mode="folded") for n, lay in ((4, "natural"), (100, "packed"), (64, "full"))]
+THREAD += [
+    FFT(n, fft_type="r2c", execution="thread", complex_layout=layout, real_mode="folded")
+    for n, layout in ((4, "natural"), (100, "packed"), (64, "full"))
+]
 #: One of each kind.
 KINDS = [FFT(512, fft_type="r2c"), FFT(65, fft_type="r2c"), FFT(128, fft_type="r2c", complex_layout="packed"), THREAD[2], FOLDED[1]]
 

@@ -28,29 +28,37 @@ RECORDS = [(kind, variant, name) for (kind, variant), plan in EXAMPLES.items() f
 
 
 def fft_kernel(block, thread):
-    def call_all(x, y, seen, xt, yt, seen_t):
+    def call_all(x, y, seen, xt, yt, seen_t, window):
         r, s, b = block.registers(), block.scratch(), block.batch()
         if b < x.shape[0]:
             block.load(x[b], r)
+            if window.shape[0] > 0:
+                block.load_window(x[b], window, r)
         block.execute(r, s)
+        block.multiply(window, r)
         if b < x.shape[0]:
             block.store(r, y[b])
             for i in range(block.elements_per_thread):
-                if block.active(i):
-                    seen[b, block.index(i)] += 1
+                if block.active(i) and block.input_active(i) and block.output_active(i):
+                    block.as_real(r)[2 * i] = 1
+                    seen[b, block.index(i)] += block.input_index(i) + 1 - block.output_index(i) + (r[i].real - 1)
         q, t = thread.registers(), thread.batch()
         if t < xt.shape[0]:
             thread.load(xt[t], q)
+            if window.shape[0] > 0:
+                thread.load_window(xt[t], window, q)
             thread.execute(q)
+            thread.multiply(window, q)
             thread.store(q, yt[t])
             for i in range(thread.elements_per_thread):
-                if thread.active(i):
-                    seen_t[t, thread.index(i)] += 1
+                if thread.active(i) and thread.input_active(i) and thread.output_active(i):
+                    thread.as_real(q)[2 * i] = 1
+                    seen_t[t, thread.index(i)] += thread.input_index(i) + 1 - thread.output_index(i) + (q[i].real - 1)
 
     return call_all
 
 
-FFT_TYPES = (nbt.complex64[:, ::1], nbt.complex64[:, ::1], nbt.int64[:, ::1]) * 2
+FFT_TYPES = (nbt.complex64[:, ::1], nbt.complex64[:, ::1], nbt.int64[:, ::1]) * 2 + (nbt.float32[::1],)
 #: What a Philox record's arguments are in the kernel; a record with an argument of another name needs a line here.
 GIVEN = {"seed": "w[i, 0]", "stream": "w[i, 1]", "step": "w[i, 2]", "offset": "w[i, 3]", "mean": "0.5", "scale": "2.0", "state": "state"}
 GIVEN |= {name: f"w[i, {k}]" for k, name in enumerate("xyzw")}
@@ -160,12 +168,13 @@ def fft_arguments(rng, xp=np):
     for plan in (BLOCK, THREAD):
         x = noise(rng, (5, plan.size), plan.value_type)
         made += [xp.asarray(x), xp.zeros(x.shape, x.dtype), xp.zeros(x.shape, np.int64)]
-    return made
+    return [*made, xp.asarray(rng.uniform(0.5, 1, BLOCK.size).astype(np.float32))]
 
 
 def check_transforms(arguments):
-    for plan, (x, y, seen) in ((BLOCK, arguments[:3]), (THREAD, arguments[3:])):
-        assert error(y, np.fft.fft(host(x).astype(complex))) <= tolerance(plan)
+    for plan, (x, y, seen) in ((BLOCK, arguments[:3]), (THREAD, arguments[3:6])):
+        w = host(arguments[6])[: plan.size]
+        assert error(y, w * np.fft.fft(w * host(x).astype(complex))) <= tolerance(plan)
         assert (host(seen) == 1).all()
 
 
@@ -320,13 +329,13 @@ CHANGES = {
         FFT(64, elements_per_thread=8, ffts_per_block=2),
         {
             "size": 32, "precision": np.float64, "direction": "inverse", "execution": "thread", "elements_per_thread": 4,
-            "ffts_per_block": 4, "implementation": "cufftdx", "arch": "sm_90a",
+            "ffts_per_block": 4, "implementation": "cufftdx", "arch": "sm_90a", "fft_type": "r2c", "transposition": "by_complex",
         },
     ),
     "Philox": (Philox(), {"rounds": 7}),
 }  # fmt: skip
-#: Fields of which there is one value alone.
-FIXED = {"FFT": {"fft_type"}, "Philox": set()}
+#: Fields that have another value for other plans alone (tests/test_fft_real.py).
+FIXED = {"FFT": {"complex_layout", "real_mode"}, "Philox": set()}
 
 
 @pytest.mark.parametrize("kind", EXERCISES)

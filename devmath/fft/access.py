@@ -47,7 +47,7 @@ def spectrum(plan: Any) -> str:
     return "input" if plan.fft_type == "c2r" else "output"
 
 
-def batch(plan: Any, traits: Any):
+def make_batch(plan, traits):
     if plan.execution == "thread":
 
         def batch():
@@ -62,7 +62,7 @@ def batch(plan: Any, traits: Any):
     return batch
 
 
-def index(plan: Any, traits: Any, which: str):
+def make_index(plan, traits, which):
     """Unit ``i`` of a thread is unit ``lane + i * stride`` of the row; a thread that works alone has them all."""
     side = Side.of(plan, traits, which)
     stride, last = side.stride, side.length - 1
@@ -97,7 +97,7 @@ def index(plan: Any, traits: Any, which: str):
     return index
 
 
-def active(plan: Any, traits: Any, which: str):
+def make_active(plan, traits, which):
     side = Side.of(plan, traits, which)
     stride, length, halve = side.stride, side.length, 1 if side.pairs else 0
     if side.alone:
@@ -113,7 +113,7 @@ def active(plan: Any, traits: Any, which: str):
     return active
 
 
-def as_real(plan: Any, traits: Any):
+def make_as_real(plan, traits):
     real = plan.precision
 
     def as_real(registers):
@@ -125,7 +125,7 @@ def as_real(plan: Any, traits: Any):
 # -- rows to registers ------------------------------------------------------------------------------------------------
 
 
-def load(plan: Any, traits: Any):
+def make_load(plan, traits):
     """Elements past the end of a row, or of the transform, are read as zero."""
     side = Side.of(plan, traits, "input")
     units, whole, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
@@ -174,8 +174,8 @@ def load(plan: Any, traits: Any):
     return load
 
 
-def load_gpu(plan: Any, traits: Any):
-    """:func:`load` with one memory access for a complex element or a pair of real ones, where the row's place in memory allows it."""
+def make_load_gpu(plan, traits):
+    """:func:`make_load` with one memory access for a complex element or a pair of real ones, where the row's place in memory allows it."""
     from ..targets.cuda_memory import pairs, read, read_pair, whole
 
     side = Side.of(plan, traits, "input")
@@ -200,7 +200,7 @@ def load_gpu(plan: Any, traits: Any):
 
         return load_pairs
     if side.real:
-        return load(plan, traits)
+        return make_load(plan, traits)
 
     def load_(row, registers):
         lane = 0 if alone_ else cuda.threadIdx.x & _LANE
@@ -219,7 +219,7 @@ def load_gpu(plan: Any, traits: Any):
     return load_
 
 
-def load_window(plan: Any, traits: Any):
+def make_load_window(plan, traits):
     """Elements past the end of the row or of the window are zero."""
     side = Side.of(plan, traits, "input")
     units, stride, length, alone_, each = side.units, side.stride, side.length, side.alone, 2 if side.pairs else 1
@@ -249,7 +249,7 @@ def load_window(plan: Any, traits: Any):
 # -- registers to rows ------------------------------------------------------------------------------------------------
 
 
-def store(plan: Any, traits: Any):
+def make_store(plan, traits):
     """Nothing is written past the end of a row, or of the transform."""
     side = Side.of(plan, traits, "output")
     units, whole, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
@@ -285,13 +285,13 @@ def store(plan: Any, traits: Any):
     return store
 
 
-def store_gpu(plan: Any, traits: Any):
-    """:func:`store` with one memory access for a complex element or a pair of real ones, where the row's place in memory allows it."""
+def make_store_gpu(plan, traits):
+    """:func:`make_store` with one memory access for a complex element or a pair of real ones, where the row's place in memory allows it."""
     from ..targets.cuda_memory import pairs, whole, write, write_pair
 
     side = Side.of(plan, traits, "output")
     units, full, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
-    real, each = plan.precision, 2 if side.pairs else 1
+    real = plan.precision
     if side.pairs:
 
         def store(registers, row):
@@ -350,7 +350,7 @@ def store_gpu(plan: Any, traits: Any):
     return store_
 
 
-def multiply(plan: Any, traits: Any):
+def make_multiply(plan, traits):
     """In packed layout element 0 has the real parts of two elements, which are real themselves: each takes its factor's real part."""
     side = Side.of(plan, traits, spectrum(plan))
     units, stride, length, alone_, packed = side.units, side.stride, side.length, side.alone, plan.complex_layout == "packed"

@@ -148,7 +148,8 @@ class FFT(Plan):
                     "execution='block' takes other sizes)"
                 )
             if folded and (n % 2 or n < 4):
-                raise PlanError(f"size must be even and at least 4 with execution='thread' and real_mode='folded', got {n} (nearest: {max(4, n + 1)})")
+                near = max(4, n + 1)
+                raise PlanError(f"size must be even and at least 4 with execution='thread' and real_mode='folded', got {n} (nearest: {near})")
             return
         large = cufftdx.LARGE[real]
         if folded:
@@ -196,8 +197,8 @@ class FFT(Plan):
             raise PlanError("implementation='devmath' has block execution alone; execution='thread' is cuFFTDx's")
         for name, has in (("complex_layout", ("natural", "packed")), ("real_mode", ("folded", None)), ("transposition", (None,))):
             if self.fields[name] not in has:
-                valid = " or ".join(repr(h) for h in has if h) or "none"
-                raise PlanError(f"implementation='devmath' has no {name}={self.fields[name]!r} (it has {valid}); cuFFTDx has it")
+                choices = " or ".join(repr(h) for h in has if h) or "none"
+                raise PlanError(f"implementation='devmath' has no {name}={self.fields[name]!r} (it has {choices}); cuFFTDx has it")
         valid = stockham.valid_elements(self.size, self._split)
         if not valid:
             least = 4 if self._split else 2

@@ -125,7 +125,7 @@ _ACCESS = (
         "The registers as real numbers, two for each complex one: element `i` of the real side of a transform is number `i` of them, and "
         "`input_index(i)` or `output_index(i)` says which element of the row that is.",
         returns=View(_real),
-        meaning=access.as_real,
+        meaning=access.make_as_real,
     ),
     DeviceFunction(
         "batch",
@@ -133,15 +133,15 @@ _ACCESS = (
         "Which transform this thread works on, an integer from 0; at or past the batch for the last block's spare threads, "
         "which must not load or store but must call `execute`.",
         returns=Values(nbt.int64),
-        meaning=access.batch,
+        meaning=access.make_batch,
     ),
     DeviceFunction(
         "index",
         (Arg("i", "int", "number of a complex element of this thread, from 0"),),
-        "Which element in the frequency domain the thread's element `i` is: of the output, or of a c2r transform's input. Where the threads have room "
-        "for more elements than there are, spare ones have the index of the last: safe to read by, not to write by; ask `active(i)`.",
+        "Which element in the frequency domain the thread's element `i` is: of the output, or of a c2r transform's input. Where the threads "
+        "have room for more elements than there are, spare ones have the index of the last: safe to read by, not to write by; ask `active(i)`.",
         returns=Values(nbt.int64),
-        meaning=_on(None, access.index),
+        meaning=_on(None, access.make_index),
     ),
     DeviceFunction(
         "active",
@@ -149,7 +149,7 @@ _ACCESS = (
         "Whether the thread's element `i` in the frequency domain exists. Always true where `elements_per_thread * stride == size` and the "
         "transform is complex.",
         returns=Values(nbt.boolean),
-        meaning=_on(None, access.active),
+        meaning=_on(None, access.make_active),
     ),
     *(
         record
@@ -160,14 +160,14 @@ _ACCESS = (
                 (_I,),
                 f"Which element of the {side} row the thread's element `i` is, `i < {side}_elements_per_thread`; the last one for spare elements.",
                 returns=Values(nbt.int64),
-                meaning=_on(side, access.index),
+                meaning=_on(side, access.make_index),
             ),
             DeviceFunction(
                 f"{side}_active",
                 (_I,),
                 f"Whether the thread's element `i` is an element of the {side} row.",
                 returns=Values(nbt.boolean),
-                meaning=_on(side, access.active),
+                meaning=_on(side, access.make_active),
             ),
         )
     ),
@@ -178,8 +178,8 @@ _ACCESS = (
             _REGISTERS,
         ),
         "Read this thread's elements of the input from an array.",
-        meaning=access.load,
-        fast_gpu=access.load_gpu,
+        meaning=access.make_load,
+        fast_gpu=access.make_load_gpu,
     ),
     DeviceFunction(
         "load_window",
@@ -189,7 +189,7 @@ _ACCESS = (
             _REGISTERS,
         ),
         "Read this thread's elements of the input, each multiplied by the window's value at the same place (zero past its end).",
-        meaning=access.load_window,
+        meaning=access.make_load_window,
     ),
     DeviceFunction(
         "multiply",
@@ -205,7 +205,7 @@ _ACCESS = (
         ),
         "Multiply this thread's elements in the frequency domain, in whichever `complex_layout`: a filter, between `execute` of the forward and "
         "of the inverse plan. In packed layout the factors of elements 0 and `size / 2` are taken to be real.",
-        meaning=access.multiply,
+        meaning=access.make_multiply,
     ),
     DeviceFunction(
         "store",
@@ -214,8 +214,8 @@ _ACCESS = (
             Arg("row", "row", "the output, a 1-D array of `output_type` (any stride); nothing is written past its end", _output),
         ),
         "Write this thread's elements of the output to an array.",
-        meaning=access.store,
-        fast_gpu=access.store_gpu,
+        meaning=access.make_store,
+        fast_gpu=access.make_store_gpu,
     ),
 )
 

@@ -18,7 +18,7 @@ from .. import arch as _arch
 from ..arch import Arch
 from ..codegen import link, sources, versions
 from ..errors import PlanError, need_gpu_packages
-from ..functions import Array, DeviceFunction, Values, required_length
+from ..functions import Array, DeviceFunction, Values, View, required_length
 from ..plan import BoundPlan, Plan
 from . import rewrite
 from .common import Build, PlanType, building, current_build, lower_constant, make_templates, meaning_of
@@ -89,6 +89,8 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         build.note(ty.plan, fn)
     if isinstance(fn.returns, Array):
         return _allocate(fn.returns, context, builder, ty)
+    if isinstance(fn.returns, View):
+        return _view(context, builder, sig, args[1])
     if fn.code is None:
         inner = sig.replace(args=tuple(sig.args[1:]), recvr=None)
         return context.compile_internal(builder, meaning_of(fn, ty), inner, args[1:])
@@ -116,6 +118,21 @@ def _allocate(spec: Array, context, builder, ty: PlanType):
         can_dynsized=shared,
         alignment=16,  # vectorised exchange in the generated code
     )
+
+
+def _view(context, builder, sig, value):
+    """A contiguous array's memory as elements of another type. (numba-cuda lets no function return an array that it did not take.)"""
+    from numba.cuda.np import arrayobj
+
+    old, new = sig.args[1], sig.return_type
+    source, made = context.make_array(old)(context, builder, value), context.make_array(new)(context, builder)
+    size, one = old.dtype.bitwidth // 8, new.dtype.bitwidth // 8
+    count = builder.udiv(builder.mul(source.nitems, source.nitems.type(size)), source.nitems.type(one))
+    pointer = context.get_value_type(new.dtype).as_pointer(source.data.type.addrspace)
+    arrayobj.populate_array(
+        made, data=builder.bitcast(source.data, pointer), shape=[count], strides=[count.type(one)], itemsize=count.type(one), meminfo=None
+    )
+    return made._getvalue()
 
 
 def _call_symbol(fn: DeviceFunction, symbol: str, context, builder, sig, args):
