@@ -346,7 +346,7 @@ SECOND = """
 import devmath as dm
 from numba import types as nbt
 from devmath.arch import parse
-fft, rng = dm.fft.FFT(64), dm.random.Philox()
+fft, rng = dm.fft.FFT(60), dm.random.Philox()
 
 @dm.kernel
 def draw(out):

@@ -58,11 +58,19 @@ def test_a_size_out_of_range_names_the_nearest(fields, nearest):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"direction": "forwards"}, "direction must be one of 'forward', 'inverse', got 'forwards' (did you mean 'forward'?)"),
-        ({"direction": "invers"}, "direction must be one of 'forward', 'inverse', got 'invers' (did you mean 'inverse'?)"),
-        ({"direction": None}, "direction must be one of 'forward', 'inverse', got None"),
+        ({"direction": "forwards"}, "direction must be one of 'forward', 'inverse', None, got 'forwards' (did you mean 'forward'?)"),
+        ({"direction": "invers"}, "direction must be one of 'forward', 'inverse', None, got 'invers' (did you mean 'inverse'?)"),
+        ({"direction": 1}, "direction must be one of 'forward', 'inverse', None, got 1"),
+        ({"complex_layout": "pack"}, "complex_layout must be one of 'natural', 'packed', 'full', got 'pack' (did you mean 'packed'?)"),
+        ({"real_mode": "fold"}, "real_mode must be one of 'normal', 'folded', None, got 'fold' (did you mean 'folded'?)"),
+        ({"implementation": "cufft"}, "implementation must be one of 'cufftdx', 'devmath', None, got 'cufft' (did you mean 'cufftdx'?)"),
+        (
+            {"transposition": "by_complexity"},
+            "transposition must be one of 'any', 'none', 'by_component', 'by_complex', 'by_component_padded', None, got 'by_complexity' "
+            "(did you mean 'by_complex'?)",
+        ),
         ({"execution": "blocks"}, "execution must be one of 'block', 'thread', got 'blocks' (did you mean 'block'?)"),
-        ({"fft_type": "c2x"}, "fft_type must be one of 'c2c', got 'c2x' (did you mean 'c2c'?)"),
+        ({"fft_type": "c2x"}, "fft_type must be one of 'c2c', 'r2c', 'c2r', got 'c2x' (did you mean 'c2r'?)"),
         ({"precision": np.int32}, "precision must be np.float32 or np.float64, got <class 'numpy.int32'>"),
         ({"precision": "half"}, "precision must be np.float32 or np.float64, got 'half'"),
         ({"size": 8.0}, "size must be an integer, got 8.0"),
@@ -146,9 +154,15 @@ def test_plans_that_differ_in_any_field_differ():
         {"elements_per_thread": 16},
         {"ffts_per_block": 1},
         {"arch": None},
+        {"fft_type": "r2c"},
+        {"fft_type": "r2c", "complex_layout": "packed"},
+        {"fft_type": "r2c", "real_mode": "folded"},
+        {"fft_type": "r2c", "real_mode": "normal"},
+        {"transposition": "by_complex"},
+        {"implementation": "cufftdx"},
     ]
     changes.append({"execution": "thread", "elements_per_thread": None, "ffts_per_block": None})
-    assert {f for c in changes for f in c} | {"fft_type"} == set(base.fields)
+    assert {f for c in changes for f in c} == set(base.fields)
     plans = [base, *(base.replace(**c) for c in changes), Philox(), Philox(7)]
     for a, b in itertools.combinations(plans, 2):
         assert a != b and a.to_json() != b.to_json()
@@ -170,7 +184,7 @@ def test_a_plan_cannot_be_changed():
     [
         ('{"plan": "FTF", "size": 8}', r"^plan must be one of 'FFT', .*, got 'FTF' \(did you mean 'FFT'\?\)$"),
         ("[]", "^plan must be one of 'FFT', .*, got None$"),
-        ('{"plan": "FFT", "size": 8, "stride": 2}', "^FFT has no field 'stride'; its fields are arch, direction, elements_per_thread"),
+        ('{"plan": "FFT", "size": 8, "stride": 2}', "^FFT has no field 'stride'; its fields are arch, complex_layout, direction, elements_per_thread, "),
         ('{"plan": "FFT", "size": 0}', r"^size must be .*, got 0 \(nearest: 2\)$"),
     ],
 )
