@@ -80,6 +80,7 @@ TARGETS: dict[str, Target] = {
     **{f"fft.conv.c64.{n}": Target(of_copy=f, over={"nvmath": 1.4}) for n, f in _OF_COPY.items()},
     "fft.conv.c128.512": Target(of_copy=0.85),
     **{f"fft.c2c.c64.{n}": Target(of_copy=0.95) for n in _OF_COPY},
+    **{f"fft.r2c.f32.{n}": Target(over={"cufft": 1.0}) for n in (256, 512, 1024, 2048, 4096)},
     "mc.gbm_asian.f32": Target(least=1000, over={"curand_normal4_fast_math": 1.0}),
     "mc.gbm_asian.f64": Target(over={"curand_normal2_double": 1.2}),
     "mc.gbm_paths.f32": Target(most=0.25),

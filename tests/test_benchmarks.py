@@ -45,6 +45,7 @@ def test_every_row_has_a_target_and_every_target_a_row():
     measured = {**rows_fft.ROWS, **rows_rng.ROWS, **rows_start.ROWS}
     sizes = (128, 256, 512, 1024, 2048, 4096)
     expected = {f"fft.{kind}.c64.{n}" for kind in ("conv", "c2c") for n in sizes} | {"fft.conv.c128.512"}
+    expected |= {f"fft.r2c.f32.{n}" for n in sizes[1:]}
     expected |= {"mc.gbm_asian.f32", "mc.gbm_asian.f64", "mc.gbm_paths.f32", "rng.philox_bits", "launch.overhead", "size.cubin.fft512"}
     expected |= {f"start.{state}.{what}" for state in ("warm", "cold") for what in ("fft", "rng")}
     expected |= {"cpu.conv.c64.512", "cpu.gbm_asian.f32"}
@@ -79,7 +80,7 @@ def test_a_rate_without_a_copy_rate_is_not_met():
 def test_patterns_select_rows():
     assert run.select([]) == list(record.TARGETS)
     assert run.select(["cpu"]) == ["cpu.conv.c64.512", "cpu.gbm_asian.f32"]
-    assert run.select(["fft.*.512", "size.*"]) == ["fft.conv.c64.512", "fft.conv.c128.512", "fft.c2c.c64.512", "size.cubin.fft512"]
+    assert run.select(["fft.*.512", "size.*"]) == ["fft.conv.c64.512", "fft.conv.c128.512", "fft.c2c.c64.512", "fft.r2c.f32.512", "size.cubin.fft512"]
     with pytest.raises(SystemExit, match="no row matches nonsense"):
         run.select(["nonsense"])
     assert run.conv_sizes(["fft.conv.c64.128", "fft.conv.c128.512", "fft.c2c.c64.256"]) == {"complex64": [128], "complex128": [512]}
@@ -432,7 +433,9 @@ class _DeviceArray:
 def _launch_arguments(name):
     if name.startswith("fft."):
         kind, dtype = name.split(".")[1:3]
-        value = {"c64": np.complex64, "c128": np.complex128}[dtype]
+        value = {"c64": np.complex64, "c128": np.complex128, "f32": np.float32}[dtype]
+        if kind == "r2c":
+            return _DeviceArray((9, 512), value), _DeviceArray((9, 257), np.complex64)
         x, h = _DeviceArray((9, 512), value), _DeviceArray((512,), value)
         return (x, h, x, rows_fft.PRECISION[dtype](1)) if kind == "conv" else (x, x)
     return {
@@ -464,7 +467,7 @@ def test_size_of_a_linked_kernel():
 
 
 # A few of each kind: each FFT costs a cold compilation.
-_FEW = ["fft.conv.c64.128", "fft.conv.c128.512", "fft.c2c.c64.128", *(n for n in rows_rng.ROWS if run.ROWS[n].gpu)]
+_FEW = ["fft.conv.c64.128", "fft.conv.c128.512", "fft.c2c.c64.128", "fft.r2c.f32.256", *(n for n in rows_rng.ROWS if run.ROWS[n].gpu)]
 
 
 @pytest.fixture

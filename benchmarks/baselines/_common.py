@@ -66,10 +66,11 @@ def process_age():
 
 
 def random_rows(xp, rows, size, dtype, seed=1):
-    """Complex normal rows, made by the namespace `xp` (NumPy or CuPy)."""
-    real = xp.float32 if xp.dtype(dtype) == xp.complex64 else xp.float64
+    """Normal rows, real or complex, made by the namespace `xp` (NumPy or CuPy)."""
+    dtype = xp.dtype(dtype)
+    real = {8: xp.float32, 16: xp.float64}[dtype.itemsize] if dtype.kind == "c" else dtype
     rng = xp.random.default_rng(seed)
-    return rng.standard_normal((rows, 2 * size), dtype=real).view(dtype)
+    return rng.standard_normal((rows, size * (2 if dtype.kind == "c" else 1)), dtype=real).view(dtype)
 
 
 def transfer_function(xp, size, dtype):

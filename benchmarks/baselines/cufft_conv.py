@@ -1,4 +1,4 @@
-"""cuFFT through CuPy: batched C2C transforms, and a convolution as two transforms with a multiplication between."""
+"""cuFFT through CuPy: batched C2C and R2C transforms, and a convolution as two transforms with a multiplication between."""
 
 import argparse
 
@@ -9,6 +9,7 @@ from cupy.cuda import cufft
 
 BYTES = 1 << 30
 CASES = [(1 << k, "complex64") for k in range(7, 13)] + [(512, "complex128")]
+REAL_SIZES = [1 << k for k in range(8, 13)]
 
 
 def gpu_ms(launch, before=lambda: None):
@@ -62,6 +63,17 @@ def run(size, dtype):
     emit(f"fft.conv.{short}.{size}:cufft_pair", rate(ms), "GB/s", {"max_rel_err": error, "ms": ms})
 
 
+def run_real(size):
+    rows = BYTES // (size * 4)
+    plan = cufft.Plan1d(size, cufft.CUFFT_R2C, rows)
+    x = random_rows(cp, rows, size, cp.float32)
+    y = cp.empty((rows, size // 2 + 1), cp.complex64)
+    ms = gpu_ms(lambda: plan.fft(x, y, cufft.CUFFT_FORWARD))
+    sample = [0, rows // 2 + 1, rows - 1]
+    error = relative_error(cp.asnumpy(y[sample]), np.fft.rfft(cp.asnumpy(x[sample]).astype(np.float64)))
+    emit(f"fft.r2c.f32.{size}:cufft", 1e-6 * (x.nbytes + y.nbytes) / ms, "GB/s", {"max_rel_err": error, "ms": ms})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", help="only these sizes (powers of two)")
@@ -69,6 +81,10 @@ def main():
     for size, dtype in CASES:
         if sizes is None or size in sizes:
             run(size, dtype)
+            cp.get_default_memory_pool().free_all_blocks()
+    for size in REAL_SIZES:
+        if sizes is None or size in sizes:
+            run_real(size)
             cp.get_default_memory_pool().free_all_blocks()
 
 
