@@ -159,6 +159,7 @@ def test_plans_that_differ_in_any_field_differ():
         {"fft_type": "r2c", "real_mode": "folded"},
         {"fft_type": "r2c", "real_mode": "normal"},
         {"transposition": "by_complex"},
+        {"thread_layout": "transposed"},
         {"implementation": "cufftdx"},
     ]
     changes.append({"execution": "thread", "elements_per_thread": None, "ffts_per_block": None})

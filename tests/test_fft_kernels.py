@@ -1,17 +1,20 @@
 """What kernels do with an FFT plan, on either side: positions and constants, several plans, shared memory, element types."""
 
+import functools
+
 import numpy as np
 import pytest
 from numba import cuda
 from numba import types as nbt
-from support import error, host, noise, plans, rows, run, target_of, tolerance, transforms
+from support import ARCHS, error, host, noise, plans, rows, run, target_of, tolerance, transforms
 
 import devmath as dm
 from devmath import launch
 from devmath.arch import parse
 from devmath.codegen import link
-from devmath.errors import KernelTypeError, LaunchError
+from devmath.errors import KernelTypeError, LaunchError, PlanError
 from devmath.fft import FFT
+from devmath.targets.cuda import compile_kernel
 
 # --- positions and constants ------------------------------------------------------------------------------------------
 
@@ -331,3 +334,82 @@ def test_scratch_holds_a_transform_of_the_kernels_own(xp, rng):
     half = fft.traits(target_of(xp)).shared_memory_size // 8 // 2
     assert half >= 16
     np.testing.assert_array_equal(host(y)[:, :half], x[:, :half][:, ::-1])
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def columns(fft):
+    """A kernel ``(x, y)``: column b of *y* is the transform of column b of *x*."""
+
+    @dm.kernel
+    def transform(x, y):
+        r, s, b = fft.registers(), fft.scratch(), fft.batch()
+        if b < x.shape[1]:
+            fft.load(x[:, b], r)
+        fft.execute(r, s)
+        if b < x.shape[1]:
+            fft.store(r, y[:, b])
+
+    return transform
+
+
+TURNED = [
+    FFT(size, thread_layout="transposed", **fields)
+    for size, fields in [
+        (2, {}), (12, {}), (65, {"ffts_per_block": 3}), (64, {}), (512, {}), (512, {"implementation": "cufftdx"}), (2048, {}),
+        (256, {"precision": np.float64, "direction": "inverse"}), (64, {"implementation": "devmath", "elements_per_thread": 4, "ffts_per_block": 5}),
+        (256, {"fft_type": "r2c"}), (128, {"fft_type": "c2r", "complex_layout": "packed"}), (30, {"fft_type": "r2c", "real_mode": "normal"}),
+        (64, {"fft_type": "r2c", "real_mode": "folded", "implementation": "cufftdx"}),
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.sanitizer
+@plans(TURNED)
+def test_columns(xp, fft, rng):
+    """With neighbouring threads on neighbouring columns the numbers are those of rows, to the last bit where the code is the same."""
+    batch = rows(fft, xp)
+    shape = (fft.traits("cpu").input_length, batch)
+    x = rng.standard_normal(shape).astype(fft.precision) if fft.fft_type == "r2c" else noise(rng, shape, fft.value_type)
+    if fft.fft_type == "c2r":  # element 0 of packed layout has two real numbers
+        want = np.fft.irfft(np.concatenate([x[:1].real, x[1:], x[:1].imag]), fft.size, axis=0, norm="forward")
+    elif fft.fft_type == "r2c":
+        want = np.fft.rfft(x.astype(np.float64), axis=0)
+    else:
+        want = np.fft.fft(x, axis=0) if fft.direction == "forward" else np.fft.ifft(x, axis=0, norm="forward")
+    y = xp.full(want.shape, np.nan, fft.traits("cpu").output_type)
+    columns(fft)[fft.launch(batch)](xp.asarray(x), y)
+    assert error(y, want) < tolerance(fft)
+
+
+@pytest.mark.parametrize("where", ARCHS)
+@plans(TURNED)
+def test_columns_take_a_block_across(fft, where):
+    """The transforms of a block are in threadIdx.x, and there are enough of them for whole lines of memory."""
+    t, rows_of = fft.traits(where), fft.replace(thread_layout="regular").traits(where)
+    assert t.block_dim.x == t.ffts_per_block and t.block_dim.y == t.stride
+    if fft.fields["ffts_per_block"] is None:
+        assert t.ffts_per_block * np.dtype(t.input_type).itemsize >= 32
+    if fft.fields["elements_per_thread"] is None:
+        assert t.elements_per_thread * t.stride >= fft.size // (2 if t.real_mode == "folded" else 1)
+    assert (t.input_length, t.output_length) == (rows_of.input_length, rows_of.output_length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ARCHS)
+@plans(TURNED[2:7:2] + TURNED[9:11])
+def test_columns_compile_for_every_architecture(fft, where):
+    array = {np.float32: nbt.float32, np.complex64: nbt.complex64}
+    t = fft.traits(where)
+    signature = tuple(nbt.Array(array[t[side]], 2, "C") for side in ("input_type", "output_type"))
+    compiled = compile_kernel(columns(fft).py_func, signature, parse(where))
+    assert compiled.cubin[:4] == b"\x7fELF" and [plan for plan, _ in compiled.build.plans()] == [fft]
+
+
+def test_columns_are_of_block_execution():
+    with pytest.raises(PlanError, match=r"^thread_layout='transposed' is for execution='block'; a thread has a transform of its own$"):
+        FFT(8, execution="thread", thread_layout="transposed")
+    with pytest.raises(PlanError, match=r"^thread_layout must be one of 'regular', 'transposed', got 'transpose' \(did you mean 'transposed'\?\)$"):
+        FFT(8, thread_layout="transpose")

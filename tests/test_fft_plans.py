@@ -27,6 +27,8 @@ def plan_fields(draw, knobs=True):
     powers = st.builds(lambda p, q, r, s: 2**p * 3**q * 5**r * 7**s, *(st.integers(0, m) for m in (13, 6, 4, 3)))
     any_size = st.integers(2, 8192) | st.integers(2, 70) | powers | st.sampled_from(LARGE)
     fields["size"] = draw(st.integers(1, 66) if fields["execution"] == "thread" else any_size)
+    if fields["execution"] == "block":
+        fields["thread_layout"] = draw(st.sampled_from(["regular", "regular", "transposed"]))
     if knobs and draw(st.booleans()):
         fields["elements_per_thread"] = draw(st.none() | st.integers(1, 66) | st.sampled_from([2, 4, 8, 10, 16, 32]))
         fields["ffts_per_block"] = draw(st.none() | st.integers(1, 16) | st.integers(1, 1200))
@@ -58,6 +60,8 @@ def check_traits(plan, where):
     assert t.shared_memory_size <= a.shared_limit
     x, y, z = t.block_dim
     assert z == 1 and x * y <= 1024
+    if plan.thread_layout == "transposed":
+        x, y = y, x
     assert y == t.ffts_per_block or plan.execution == "thread"
     for knob in ("elements_per_thread", "ffts_per_block"):
         assert plan.fields[knob] in (None, t[knob])

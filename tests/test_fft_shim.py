@@ -40,7 +40,7 @@ int main()
     std::vector<Complex> in(F * ROW), forward(F * ROW), back(F * ROW), shared(F * ROOM);
     if (fread(in.data(), sizeof(Complex), in.size(), stdin) != in.size()) return 1;
     auto run = [&](unsigned t, unsigned f) {
-        threadIdx = {t, f};
+        threadIdx = FFT_TURNED ? Index{f, t} : Index{t, f};
         Complex r[E + 1];
         const unsigned own = f * ROW + t;
         for (unsigned i = 0; i < E; ++i) r[i] = in[own + T * i];
@@ -64,9 +64,10 @@ FFTS = 2
 SHAPES = [(2, 2), (16, 16), (8, 4), (64, 8), (128, 16), (64, 32), (512, 32), (1024, 32), (512, 8), (256, 2)]
 
 
-def transforms(folder, size, elements, split, real, x):
+def transforms(folder, size, elements, split, real, x, turned=False):
     """Both directions by the compiled shim: of *x*, and of what the first gave."""
-    source = stockham.source(size * (1 + split), elements * (1 + split), split, False, real, True)
+    width = {"float": "float32", "double": "float64"}[real]
+    source = stockham.Transform(size * (1 + split), width, split, turned).source(elements * (1 + split), False, True)
     for name, text in (*source.headers, ("main.cpp", DRIVER)):
         (folder / name).write_text(text)
     flags = [f"-D{k}={v}" for k, v in (*source.defines, ("FFTS", FFTS))]
@@ -98,6 +99,14 @@ def test_the_gpu_code_transforms_as_numpy_does(tmp_path, rng, size, elements, sp
     else:
         assert error(forward[:, :size], np.fft.fft(z)) < limit
         assert error(back[:, :size], size * z) < 2 * limit
+
+
+@pytest.mark.parametrize("size, elements", [(64, 8), (512, 32), (16, 16)])
+@pytest.mark.parametrize("split", [False, True], ids=["complex", "real"])
+def test_neighbouring_threads_may_have_neighbouring_transforms(tmp_path, rng, size, elements, split):
+    x = noise(rng, (FFTS, size + 1), np.complex64)
+    assert (transforms(tmp_path, size, elements, split, "float", x, True) == transforms(tmp_path, size, elements, split, "float", x)).all()
+    assert stockham.Transform(size * (1 + split), "float32", split, True).room(elements * (1 + split)) % 2 == 1
 
 
 def test_roots_of_unity_to_the_last_bit():

@@ -222,7 +222,9 @@ def test_philox_means_the_same_compiled_and_not(rng):
 # --- positions on the GPU, in plain Python ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [FFT(65), FFT(64), FFT(12, ffts_per_block=5), FFT(2), FFT(7, execution="thread")], ids=plan_id)
+@pytest.mark.parametrize(
+    "plan", [FFT(65), FFT(64), FFT(12, ffts_per_block=5), FFT(2), FFT(7, execution="thread"), FFT(65, thread_layout="transposed")], ids=plan_id
+)
 @pytest.mark.parametrize("where", ARCHS)
 def test_all_threads_together_load_and_store_each_element_once(plan, where, rng):
     t = plan.traits(where)
@@ -330,6 +332,7 @@ CHANGES = {
         {
             "size": 32, "precision": np.float64, "direction": "inverse", "execution": "thread", "elements_per_thread": 4,
             "ffts_per_block": 4, "implementation": "cufftdx", "arch": "sm_90a", "fft_type": "r2c", "transposition": "by_complex",
+            "thread_layout": "transposed",
         },
     ),
     "Philox": (Philox(), {"rounds": 7}),

@@ -26,6 +26,7 @@ class Side(NamedTuple):
     stride: int
     length: int  # of the row, in units
     alone: bool
+    turned: bool  # threadIdx.y is the position in the transform, not threadIdx.x
 
     @classmethod
     def of(cls, plan: Any, traits: Any, which: str) -> Side:
@@ -34,12 +35,17 @@ class Side(NamedTuple):
         pairs = real and traits.real_mode == "folded"
         each = 2 if pairs else 1
         units, length = traits[f"{which}_elements_per_thread"] // each, traits[f"{which}_length"] // each
-        return cls(real, pairs, units, min(units, length // traits.stride), traits.stride, length, alone(plan, traits))
+        return cls(real, pairs, units, min(units, length // traits.stride), traits.stride, length, alone(plan, traits), turned(plan))
 
 
 def alone(plan: Any, traits: Any) -> bool:
     """Whether one thread has the whole transform, so that its position does not matter: thread execution, and the CPU target."""
     return plan.execution == "thread" or traits.block_dim == (1, 1, 1)
+
+
+def turned(plan: Any) -> bool:
+    """Whether neighbouring threads work on neighbouring transforms."""
+    return plan.execution == "block" and plan.thread_layout == "transposed"
 
 
 def spectrum(plan: Any) -> str:
@@ -54,10 +60,10 @@ def make_batch(plan, traits):
             return (cuda.blockIdx.x & _BLOCK) * (cuda.blockDim.x & 0x7FF) + (cuda.threadIdx.x & _LANE)
 
         return batch
-    per_block = traits.ffts_per_block
+    per_block, across = traits.ffts_per_block, turned(plan)
 
     def batch():
-        return (cuda.blockIdx.x & _BLOCK) * per_block + (cuda.threadIdx.y & _LANE)
+        return (cuda.blockIdx.x & _BLOCK) * per_block + ((cuda.threadIdx.x if across else cuda.threadIdx.y) & _LANE)
 
     return batch
 
@@ -65,7 +71,7 @@ def make_batch(plan, traits):
 def make_index(plan, traits, which):
     """Unit ``i`` of a thread is unit ``lane + i * stride`` of the row; a thread that works alone has them all."""
     side = Side.of(plan, traits, which)
-    stride, last = side.stride, side.length - 1
+    stride, last, across = side.stride, side.length - 1, side.turned
     if side.pairs and side.alone:
 
         def index(i):
@@ -75,7 +81,7 @@ def make_index(plan, traits, which):
     if side.pairs:
 
         def index(i):
-            return 2 * min((cuda.threadIdx.x & _LANE) + (i >> 1) * stride, last) + (i & 1)
+            return 2 * min(((cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE) + (i >> 1) * stride, last) + (i & 1)
 
         return index
     if side.alone:
@@ -87,19 +93,19 @@ def make_index(plan, traits, which):
     if side.units == side.whole:
 
         def index(i):
-            return (cuda.threadIdx.x & _LANE) + i * stride
+            return ((cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE) + i * stride
 
         return index
 
     def index(i):
-        return min((cuda.threadIdx.x & _LANE) + i * stride, last)
+        return min(((cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE) + i * stride, last)
 
     return index
 
 
 def make_active(plan, traits, which):
     side = Side.of(plan, traits, which)
-    stride, length, halve = side.stride, side.length, 1 if side.pairs else 0
+    stride, length, halve, across = side.stride, side.length, 1 if side.pairs else 0, side.turned
     if side.alone:
 
         def active(i):
@@ -108,7 +114,7 @@ def make_active(plan, traits, which):
         return active
 
     def active(i):
-        return (cuda.threadIdx.x & _LANE) + (i >> halve) * stride < length
+        return ((cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE) + (i >> halve) * stride < length
 
     return active
 
@@ -129,11 +135,12 @@ def make_load(plan, traits):
     """Elements past the end of a row, or of the transform, are read as zero."""
     side = Side.of(plan, traits, "input")
     units, whole, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
+    across = side.turned
     real, zero, none = plan.precision, plan.value_type(0), plan.precision(0)
     if not side.real:
 
         def load(row, registers):
-            lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+            lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
             if row.shape[0] >= length:
                 for i in range(whole):
                     registers[i] = row[lane + i * stride]
@@ -149,7 +156,7 @@ def make_load(plan, traits):
     if side.pairs:
 
         def load(row, registers):
-            lane, reals = 0 if alone_ else cuda.threadIdx.x & _LANE, registers.view(real)
+            lane, reals = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE, registers.view(real)
             end = min(row.shape[0], 2 * length)
             for i in range(units):
                 k = 2 * (lane + i * stride)
@@ -159,7 +166,7 @@ def make_load(plan, traits):
         return load
 
     def load(row, registers):
-        lane, reals = 0 if alone_ else cuda.threadIdx.x & _LANE, registers.view(real)
+        lane, reals = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE, registers.view(real)
         if row.shape[0] >= length:
             for i in range(whole):
                 reals[i] = row[lane + i * stride]
@@ -180,11 +187,12 @@ def make_load_gpu(plan, traits):
 
     side = Side.of(plan, traits, "input")
     units, full, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
+    across = side.turned
     real, zero, none = plan.precision, plan.value_type(0), plan.precision(0)
     if side.pairs:
 
         def load_pairs(row, registers):
-            lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+            lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
             if row.shape[0] >= 2 * length and pairs(row):
                 for i in range(full):
                     registers[i] = read_pair(row, lane + i * stride)
@@ -203,7 +211,7 @@ def make_load_gpu(plan, traits):
         return make_load(plan, traits)
 
     def load_(row, registers):
-        lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+        lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         if row.shape[0] >= length and whole(row):
             for i in range(full):
                 registers[i] = read(row, lane + i * stride)
@@ -223,11 +231,12 @@ def make_load_window(plan, traits):
     """Elements past the end of the row or of the window are zero."""
     side = Side.of(plan, traits, "input")
     units, stride, length, alone_, each = side.units, side.stride, side.length, side.alone, 2 if side.pairs else 1
+    across = side.turned
     real, zero, none = plan.precision, plan.value_type(0), plan.precision(0)
     if side.real:
 
         def load_window(row, window, registers):
-            lane, reals = 0 if alone_ else cuda.threadIdx.x & _LANE, registers.view(real)
+            lane, reals = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE, registers.view(real)
             end = min(row.shape[0], window.shape[0], each * length)
             for i in range(units):
                 k = each * (lane + i * stride)
@@ -237,7 +246,7 @@ def make_load_window(plan, traits):
         return load_window
 
     def load_window(row, window, registers):
-        lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+        lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(row.shape[0], window.shape[0], length)
         for i in range(units):
             k = lane + i * stride
@@ -253,11 +262,12 @@ def make_store(plan, traits):
     """Nothing is written past the end of a row, or of the transform."""
     side = Side.of(plan, traits, "output")
     units, whole, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
+    across = side.turned
     real, each = plan.precision, 2 if side.pairs else 1
     if side.real:
 
         def store(registers, row):
-            lane, reals = 0 if alone_ else cuda.threadIdx.x & _LANE, registers.view(real)
+            lane, reals = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE, registers.view(real)
             end = min(row.shape[0], each * length)
             for i in range(units):
                 k = each * (lane + i * stride)
@@ -268,7 +278,7 @@ def make_store(plan, traits):
         return store
 
     def store(registers, row):
-        lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+        lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         if row.shape[0] >= length:
             for i in range(whole):
                 row[lane + i * stride] = registers[i]
@@ -291,11 +301,12 @@ def make_store_gpu(plan, traits):
 
     side = Side.of(plan, traits, "output")
     units, full, stride, length, alone_ = side.units, side.whole, side.stride, side.length, side.alone
+    across = side.turned
     real = plan.precision
     if side.pairs:
 
         def store(registers, row):
-            lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+            lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
             if row.shape[0] >= 2 * length and pairs(row):
                 for i in range(full):
                     write_pair(row, lane + i * stride, registers[i])
@@ -315,7 +326,7 @@ def make_store_gpu(plan, traits):
     if side.real:
 
         def store_real(registers, row):
-            lane, reals = 0 if alone_ else cuda.threadIdx.x & _LANE, registers.view(real)
+            lane, reals = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE, registers.view(real)
             if row.shape[0] >= length:
                 for i in range(full):
                     row[lane + i * stride] = reals[i]
@@ -332,7 +343,7 @@ def make_store_gpu(plan, traits):
         return store_real
 
     def store_(registers, row):
-        lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+        lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         if row.shape[0] >= length and whole(row):
             for i in range(full):
                 write(row, lane + i * stride, registers[i])
@@ -354,10 +365,11 @@ def make_multiply(plan, traits):
     """In packed layout element 0 has the real parts of two elements, which are real themselves: each takes its factor's real part."""
     side = Side.of(plan, traits, spectrum(plan))
     units, stride, length, alone_, packed = side.units, side.stride, side.length, side.alone, plan.complex_layout == "packed"
+    across = side.turned
     real, zero = plan.precision, plan.value_type(0)
 
     def multiply(factors, registers):
-        lane = 0 if alone_ else cuda.threadIdx.x & _LANE
+        lane = 0 if alone_ else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(factors.shape[0], length)
         if packed and lane == 0:
             reals = registers.view(real)

@@ -26,6 +26,7 @@ FFT_TYPES = {"c2c": 0, "r2c": 1, "c2r": 2}
 LAYOUTS = {"natural": 0, "packed": 1, "full": 2}
 REAL_MODES = {"normal": 0, "folded": 1}
 TRANSPOSITIONS = {"any": 0, "none": 1, "by_component": 2, "by_complex": 3, "by_component_padded": 4}
+THREAD_LAYOUTS = {"regular": 0, "transposed": 1}
 
 Knobs = tuple[int | None, int | None]
 
@@ -42,6 +43,7 @@ _OP = {
     "real_fft_options": 9,
     "api": 10,
     "transposition": 14,
+    "thread_layout": 15,
 }
 _TRAIT = {
     "elements_per_thread": 4,
@@ -77,6 +79,8 @@ def operators(plan: FFT, arch: Arch, knobs: Knobs) -> tuple[tuple[int, int | tup
             ops.append((_OP["elements_per_thread"], elements))
         if per_block:
             ops.append((_OP["ffts_per_block"], per_block))
+        if plan.thread_layout != "regular":
+            ops.append((_OP["thread_layout"], THREAD_LAYOUTS[plan.thread_layout]))
         if plan.fields["transposition"]:
             ops.append((_OP["transposition"], TRANSPOSITIONS[plan.fields["transposition"]]))
     return tuple(ops)

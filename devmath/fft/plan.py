@@ -39,6 +39,8 @@ class FFT(Plan):
     real_mode : ``"normal"``, or ``"folded"``, which takes two real numbers as one complex one and does half the work (block execution: powers
         of two from 4; thread execution: even sizes from 4, twice as large ones); ``None`` leaves it to devmath. Rows are the same in both.
     elements_per_thread, ffts_per_block : knobs of block execution; ``None`` leaves them to devmath. See :meth:`valid_knobs`.
+    thread_layout : ``"regular"`` (neighbouring threads of a block have neighbouring elements of a transform: for rows that are contiguous) or
+        ``"transposed"`` (they have the same element of neighbouring transforms: for columns, ``fft.load(x[:, b], r)``); block execution.
     transposition : cuFFTDx's way of exchanging elements: ``"any"``, ``"none"``, ``"by_component"``, ``"by_complex"``, ``"by_component_padded"``.
     implementation : ``"cufftdx"``, or ``"devmath"`` for transforms of our own (``devmath/lto/fft.cu``), which powers of two have; ``None`` takes
         the faster one, as measured.
@@ -61,7 +63,7 @@ class FFT(Plan):
 
     kind_name: ClassVar[str] = "FFT"
     variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD}
-    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout")
+    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout", "thread_layout")
     trait_names: ClassVar = (
         "elements_per_thread",
         "ffts_per_block",
@@ -86,6 +88,7 @@ class FFT(Plan):
         real_mode: str | None = None,
         elements_per_thread: int | None = None,
         ffts_per_block: int | None = None,
+        thread_layout: str = "regular",
         transposition: str | None = None,
         implementation: str | None = None,
         arch: str | None = None,
@@ -97,6 +100,7 @@ class FFT(Plan):
             ("execution", execution, ["block", "thread"]),
             ("complex_layout", complex_layout, list(cufftdx.LAYOUTS)),
             ("real_mode", real_mode, [*cufftdx.REAL_MODES, None]),
+            ("thread_layout", thread_layout, list(cufftdx.THREAD_LAYOUTS)),
             ("transposition", transposition, [*cufftdx.TRANSPOSITIONS, None]),
             ("implementation", implementation, ["cufftdx", "devmath", None]),
         ):
@@ -112,6 +116,7 @@ class FFT(Plan):
             real_mode=real_mode,
             elements_per_thread=_knob("elements_per_thread", elements_per_thread),
             ffts_per_block=_knob("ffts_per_block", ffts_per_block),
+            thread_layout=thread_layout,
             transposition=transposition,
             implementation=implementation,
             arch=None if arch is None else _arch.parse(arch).name,
@@ -167,6 +172,8 @@ class FFT(Plan):
     def _check_knobs(self) -> None:
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
         if self.execution == "thread":
+            if self.thread_layout != "regular":
+                raise PlanError(f"thread_layout={self.thread_layout!r} is for execution='block'; a thread has a transform of its own")
             if self.fields["transposition"] is not None:
                 raise PlanError("transposition is for execution='block'; a thread exchanges nothing with others")
             if per_block is not None:
@@ -199,7 +206,7 @@ class FFT(Plan):
             if self.fields[name] not in has:
                 choices = " or ".join(repr(h) for h in has if h) or "none"
                 raise PlanError(f"implementation='devmath' has no {name}={self.fields[name]!r} (it has {choices}); cuFFTDx has it")
-        valid = stockham.valid_elements(self.size, self._split)
+        valid = self._transform.valid_elements
         if not valid:
             least = 4 if self._split else 2
             near = max(least, 1 << round(float(np.log2(max(self.size, 1)))))
@@ -214,18 +221,26 @@ class FFT(Plan):
     def _split(self) -> bool:
         return self.fft_type != "c2c"
 
+    @property
+    def _turned(self) -> bool:
+        return self.thread_layout == "transposed"
+
+    @property
+    def _transform(self) -> stockham.Transform:
+        return stockham.Transform(self.size, np.dtype(self.precision).name, self._split, self._turned)
+
     def _own(self, where: Arch) -> bool:
         """Whether the code is of devmath's own transforms on an architecture."""
-        f, real = self.fields, np.dtype(self.precision).name
+        f, transform = self.fields, self._transform
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
-            stockham.serves(self.size, real, self._split)
-            and f["elements_per_thread"] in (None, *stockham.valid_elements(self.size, self._split))
+            transform.serves
+            and f["elements_per_thread"] in (None, *transform.valid_elements)
             and f["complex_layout"] != "full"
             and f["real_mode"] != "normal"
             and f["transposition"] is None
-            and stockham.fits(self.size, real, self._split, f["elements_per_thread"], f["ffts_per_block"], where)
+            and transform.fits(f["elements_per_thread"], f["ffts_per_block"], where)
         )
 
     def short_name(self) -> str:
@@ -264,8 +279,22 @@ class FFT(Plan):
 
     def _knobs(self) -> cufftdx.Knobs:
         asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
-        plain = self.execution == "block" and self.fft_type == "c2c" and self.precision is np.float32 and not self.fields["transposition"]
+        plain = (
+            self.execution == "block"
+            and self.fft_type == "c2c"
+            and self.precision is np.float32
+            and not (self._turned or self.fields["transposition"])
+        )
         return _SUGGESTED.get(self.size, asked) if plain and asked == (None, None) else asked
+
+    def _knobs_on(self, target: Arch) -> cufftdx.Knobs:
+        """The knobs for cuFFTDx, which itself takes one transform a block where neighbouring threads are to have neighbouring transforms."""
+        elements, per_block = self._knobs()
+        if not self._turned or per_block is not None:
+            return elements, per_block
+        one = self._ask(target, (elements, 1))
+        room = min(_arch.MAX_THREADS_PER_BLOCK // one["block_dim"][1], target.shared_limit // max(one["shared_memory_size"], 1))
+        return elements, max(1, min(stockham.TURNED_FFTS, room))
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
@@ -274,7 +303,7 @@ class FFT(Plan):
             return [(self.size, 1)]
         where = _gpu(arch)
         if self._own(where):
-            return stockham.valid_knobs(self.size, np.dtype(self.precision).name, self._split, where)
+            return self._transform.valid_knobs(where)
         free = self.replace(elements_per_thread=None, ffts_per_block=None, arch=None)
         return [pair for pair in cufftdx.valid_knobs(free, where) if self._fits(pair, where)]
 
@@ -294,16 +323,22 @@ class FFT(Plan):
         self._check_arch(target)
         if self._own(target):
             return self._own_traits(target)
-        operators = cufftdx.operators(self, target, self._knobs())
-        key = cache.digest("cufftdx traits", operators, target.name, versions.libmathdx())
-        entry = cache.load("traits", key)
-        found = entry.meta if entry else cufftdx.ask(self, target, operators)
-        if entry is None:
-            self._check_fits(target, found)
-            cache.store("traits", key, b"", found)
+        found = self._ask(target, self._knobs_on(target))
         if self.fft_type == "c2c":
             found = {**found, "real_mode": "normal", **{f"{side}_elements_per_thread": found["elements_per_thread"] for side in _SIDES}}
         return Traits({**self._row_traits(), **found}, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type, implementation="cufftdx")
+
+    def _ask(self, target: Arch, knobs: cufftdx.Knobs) -> dict[str, Any]:
+        """cuFFTDx's traits, from the cache where they are."""
+        operators = cufftdx.operators(self, target, knobs)
+        key = cache.digest("cufftdx traits", operators, target.name, versions.libmathdx())
+        entry = cache.load("traits", key)
+        if entry:
+            return dict(entry.meta)
+        found = cufftdx.ask(self, target, operators)
+        self._check_fits(target, found)
+        cache.store("traits", key, b"", found)
+        return found
 
     def _cpu_traits(self) -> Traits:
         rows = self._row_traits()
@@ -327,8 +362,7 @@ class FFT(Plan):
         )
 
     def _own_traits(self, target: Arch) -> Traits:
-        real = np.dtype(self.precision).name
-        elements, per_block = stockham.knobs(self.size, real, self._split, self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"])
         threads, sides = self.size // elements, dict.fromkeys(_SIDES, elements)
         if self._split:
             spectrum = elements // 2 + (self.complex_layout == "natural")
@@ -339,8 +373,8 @@ class FFT(Plan):
             "storage_size": elements // 2 + 1 if self._split else elements,
             "stride": threads,
             "ffts_per_block": per_block,
-            "block_dim": Dim3(threads, per_block),
-            "shared_memory_size": stockham.shared_bytes(self.size, elements, per_block, real, self._split),
+            "block_dim": Dim3(per_block, threads) if self._turned else Dim3(threads, per_block),
+            "shared_memory_size": self._transform.shared_bytes(elements, per_block),
             "real_mode": "folded" if self._split else "normal",
             **{f"{side}_elements_per_thread": count for side, count in sides.items()},
         }
@@ -350,10 +384,9 @@ class FFT(Plan):
     def source(self, traits: Traits) -> Source:
         """Where the code of ``execute`` comes from."""
         if traits.implementation == "devmath":
-            real = {"float32": "float", "float64": "double"}[np.dtype(self.precision).name]
-            packed = self.complex_layout == "packed"
-            return stockham.source(self.size, traits.elements_per_thread, self._split, packed, real, self.direction == "forward")
-        operators = cufftdx.operators(self, _arch.parse(traits.arch), self._knobs())
+            return self._transform.source(traits.elements_per_thread, self.complex_layout == "packed", self.direction == "forward")
+        target = _arch.parse(traits.arch)
+        operators = cufftdx.operators(self, target, self._knobs_on(target))
         return MathdxSource("cufftdx", operators, traits.symbol)
 
     def _check_arch(self, target: Arch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ..codegen.sources import ShimSource
 
 FILE = "fft.cu"
 _PAD_LEAST = 8
+#: Transforms of a block whose neighbouring threads work on neighbouring transforms: 16 complex64 make a whole cache line.
+TURNED_FFTS = 16
+_TURNED_SHARED = 96 * 1024  # bytes: two blocks a multiprocessor on data-centre GPUs, one on all others
 
 #: (elements_per_thread, ffts_per_block) found by measurement on an H200: transforms and fused convolutions of 1 GiB (benchmarks/run.py).
 SUGGESTED = {
@@ -40,62 +44,92 @@ def radices(size: int, elements: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def serves(size: int, real: str, split: bool) -> bool:
-    """Whether these transforms are the ones to take for *size* points (*split*: of real numbers) where nothing else is said."""
-    return size in (SUGGESTED_REAL if split else SUGGESTED)[real]
+class Transform(NamedTuple):
+    """What is transformed and how its threads lie; the knobs of a block are apart."""
 
+    size: int
+    real: str  # "float32" or "float64"
+    split: bool  # of *size* real numbers, taken as half as many complex ones
+    turned: bool  # neighbouring threads have neighbouring transforms
 
-def valid_elements(size: int, split: bool) -> list[int]:
-    """Elements a thread that a transform of *size* points may have; none where the size is not a power of two."""
-    each = 2 if split else 1  # real elements are taken in pairs
-    if size < 2 * each or size & (size - 1):
-        return []
-    return [e * each for e in (2, 4, 8, 16, 32) if e * each <= size and size // (e * each) <= _arch.MAX_THREADS_PER_BLOCK]
+    @property
+    def _suggested(self) -> tuple[int, int] | None:
+        return (SUGGESTED_REAL if self.split else SUGGESTED)[self.real].get(self.size)
 
+    @property
+    def serves(self) -> bool:
+        """Whether these transforms are the ones to take where nothing else is said."""
+        return self._suggested is not None
 
-def valid_knobs(size: int, real: str, split: bool, arch: Arch) -> list[tuple[int, int]]:
-    """(elements_per_thread, ffts_per_block) pairs for which an architecture has the threads and the shared memory."""
-    return [
-        (e, f)
-        for e in valid_elements(size, split)
-        for f in (1, 2, 4, 8, 16, 32, 64)
-        if size // e * f <= _arch.MAX_THREADS_PER_BLOCK and shared_bytes(size, e, f, real, split) <= arch.shared_limit
-    ]
+    @property
+    def valid_elements(self) -> list[int]:
+        """Elements a thread may have; none where the size is not a power of two."""
+        size, each = self.size, 2 if self.split else 1  # real elements are taken in pairs
+        if size < 2 * each or size & (size - 1):
+            return []
+        return [e * each for e in (2, 4, 8, 16, 32) if e * each <= size and size // (e * each) <= _arch.MAX_THREADS_PER_BLOCK]
 
+    def valid_knobs(self, arch: Arch) -> list[tuple[int, int]]:
+        """(elements_per_thread, ffts_per_block) pairs for which an architecture has the threads and the shared memory."""
+        return [(e, f) for e in self.valid_elements for f in (1, 2, 4, 8, 16, 32, 64) if self._fit(e, f, arch)]
 
-def _points(size: int, elements: int, split: bool) -> tuple[int, int]:
-    """Points and points a thread of the complex transform."""
-    return (size // 2, elements // 2) if split else (size, elements)
+    def _fit(self, elements: int, per_block: int, arch: Arch) -> bool:
+        threads = self.size // elements * per_block
+        return threads <= _arch.MAX_THREADS_PER_BLOCK and self.shared_bytes(elements, per_block) <= arch.shared_limit
 
+    def fits(self, elements: int | None, per_block: int | None, arch: Arch) -> bool:
+        """Whether an architecture has the shared memory and the threads."""
+        return self._fit(*self.knobs(elements, per_block), arch)
 
-def shared_bytes(size: int, elements: int, per_block: int, real: str, split: bool) -> int:
-    """Bytes of shared memory of a block; a complex transform that one thread has needs none."""
-    if elements == size and not split:
-        return 0
-    return room(*_points(size, elements, split), split) * per_block * 2 * np.dtype(real).itemsize
+    def knobs(self, elements: int | None, per_block: int | None) -> tuple[int, int]:
+        """What is left open, filled in."""
+        suggested = self._suggested
+        if elements is None:
+            some = 32 if self.split else 16
+            elements = suggested[0] if suggested else max(e for e in self.valid_elements if e <= some or self.size // e > 256)
+        if per_block is None and self.turned:
+            per_block = max(1, min(TURNED_FFTS, _arch.MAX_THREADS_PER_BLOCK * elements // self.size))
+            while per_block > 1 and self.shared_bytes(elements, per_block) > _TURNED_SHARED:
+                per_block //= 2
+        elif per_block is None:
+            per_block = suggested[1] if suggested and suggested[0] == elements else max(1, 32 * elements // self.size)
+        return elements, per_block
 
+    def _points(self, elements: int) -> tuple[int, int]:
+        """Points and points a thread of the complex transform."""
+        return (self.size // 2, elements // 2) if self.split else (self.size, elements)
 
-def knobs(size: int, real: str, split: bool, elements: int | None, per_block: int | None) -> tuple[int, int]:
-    """What is left open, filled in."""
-    suggested = (SUGGESTED_REAL if split else SUGGESTED)[real].get(size)
-    if elements is None:
-        some = 32 if split else 16
-        elements = suggested[0] if suggested else max(e for e in valid_elements(size, split) if e <= some or size // e > 256)
-    if per_block is None:
-        per_block = suggested[1] if suggested and suggested[0] == elements else max(1, 32 * elements // size)
-    return elements, per_block
+    def room(self, elements: int) -> int:
+        """Complex elements of shared memory that one transform takes."""
+        points, each = self._points(elements)
+        pad = max(radices(points, each)[0], _PAD_LEAST)
+        least = points + points // pad + (2 if self.split else 0)
+        return least | 1 if self.turned else least
 
+    def shared_bytes(self, elements: int, per_block: int) -> int:
+        """Bytes of shared memory of a block; a complex transform that one thread has needs none."""
+        if elements == self.size and not self.split:
+            return 0
+        return self.room(elements) * per_block * 2 * np.dtype(self.real).itemsize
 
-def fits(size: int, real: str, split: bool, elements: int | None, per_block: int | None, arch: Arch) -> bool:
-    """Whether an architecture has the shared memory and the threads."""
-    e, f = knobs(size, real, split, elements, per_block)
-    return size // e * f <= _arch.MAX_THREADS_PER_BLOCK and shared_bytes(size, e, f, real, split) <= arch.shared_limit
-
-
-def room(size: int, elements: int, split: bool) -> int:
-    """Complex elements of shared memory that one transform takes."""
-    pad = max(radices(size, elements)[0], _PAD_LEAST)
-    return size + size // pad + (2 if split else 0)
+    def source(self, elements: int, packed: bool, forward: bool) -> ShimSource:
+        """Where the code comes from; both directions are in one piece of LTO-IR."""
+        points, each = self._points(elements)
+        kind = ("packed" if packed else "real") if self.split else "complex"
+        real = {"float32": "float", "float64": "double"}[self.real]
+        name = f"dm_fft_{kind}_{real}_{self.size}_{elements}{'_turned' if self.turned else ''}"
+        defines = {
+            "FFT_NAME": name,
+            "FFT_REAL": real,
+            "FFT_SIZE": points,
+            "FFT_ELEMENTS": each,
+            "FFT_RADICES": ",".join(map(str, radices(points, each))),
+            "FFT_SPLIT": int(self.split),
+            "FFT_PACKED": int(packed),
+            "FFT_TURNED": int(self.turned),
+        }
+        headers = (("twiddles.h", twiddles(points, each, self.split, real)),)
+        return ShimSource(FILE, f"{name}_{'forward' if forward else 'inverse'}", tuple((k, str(v)) for k, v in defines.items()), headers)
 
 
 def unit(numerator: int, denominator: int) -> tuple[float, float]:
@@ -134,21 +168,3 @@ def twiddles(size: int, elements: int, split: bool, real: str) -> str:
 def _numbers(values: list[tuple[float, float]], real: str) -> str:
     kind, suffix = (np.float32, "f") if real == "float" else (np.float64, "")
     return ",\n".join(f"{{{float(kind(a))!r}{suffix}, {float(kind(b))!r}{suffix}}}" for a, b in values)
-
-
-def source(size: int, elements: int, split: bool, packed: bool, real: str, forward: bool) -> ShimSource:
-    """Where the code of a transform comes from; both directions are in one piece of LTO-IR."""
-    points, each = _points(size, elements, split)
-    kind = ("packed" if packed else "real") if split else "complex"
-    name = f"dm_fft_{kind}_{real}_{size}_{elements}"
-    defines = {
-        "FFT_NAME": name,
-        "FFT_REAL": real,
-        "FFT_SIZE": points,
-        "FFT_ELEMENTS": each,
-        "FFT_RADICES": ",".join(map(str, radices(points, each))),
-        "FFT_SPLIT": int(split),
-        "FFT_PACKED": int(packed),
-    }
-    headers = (("twiddles.h", twiddles(points, each, split, real)),)
-    return ShimSource(FILE, f"{name}_{'forward' if forward else 'inverse'}", tuple((k, str(v)) for k, v in defines.items()), headers)

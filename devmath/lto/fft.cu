@@ -7,12 +7,13 @@
 //     FFT_REAL      float or double
 //     FFT_SIZE      points of the complex transform N
 //     FFT_ELEMENTS  points a thread E; the N / E threads of a transform are consecutive in threadIdx.x, its number in the block is threadIdx.y
+//     FFT_TURNED    1: the other way round, so that neighbouring threads have neighbouring transforms
 //     FFT_RADICES   radices of the passes, none above E, with the product N
 //     FFT_SPLIT     1: transforms of 2 N real numbers, taken as N complex ones; 0: complex ones
 //     FFT_PACKED    1: the real parts of elements 0 and N of the complex side are both in element 0, as its two parts
 // twiddles.h has the numbers of `table` (and `split_table`), in the order in which they are read here (devmath/fft/stockham.py).
 //
-// Element i of a thread is point threadIdx.x + i * N / E, before and after. Neither direction scales.
+// Element i of a thread is point t + i * N / E, t its place in the transform, before and after. Neither direction scales.
 //
 // What makes it fast: complex numbers move as one 64- or 128-bit word in global and shared memory; all shared addresses are one sum a pass
 // plus constants, padded so that no two lanes that are served together meet in a bank; and twiddles are part of the butterflies, 6 fused
@@ -122,11 +123,21 @@ constexpr unsigned first_of(unsigned first, ...) { return first; }
 // or a quarter-warp of 128-bit words, at a time.
 constexpr unsigned PAD = first_of(FFT_RADICES) < 8 ? 8 : first_of(FFT_RADICES);
 constexpr unsigned pad(unsigned i) { return i + i / PAD; }
-constexpr unsigned ROOM = pad(N) + (FFT_SPLIT ? 2 : 0);
+constexpr unsigned LEAST_ROOM = pad(N) + (FFT_SPLIT ? 2 : 0);
+// Odd where neighbouring threads have neighbouring transforms: then they meet in no bank.
+constexpr unsigned ROOM = FFT_TURNED ? LEAST_ROOM | 1 : LEAST_ROOM;
+
+#if FFT_TURNED
+#define PLACE threadIdx.y
+#define WHICH threadIdx.x
+#else
+#define PLACE threadIdx.x
+#define WHICH threadIdx.y
+#endif
 
 INLINE void wait()
 {
-    if constexpr (T <= 32)
+    if constexpr (T <= 32 && !FFT_TURNED)
         __syncwarp();
     else
         __syncthreads();
@@ -192,12 +203,12 @@ template <bool INVERSE> INLINE void transform(Complex *registers, Complex *s, un
 
 extern "C" __device__ void JOIN(FFT_NAME, _forward)(Complex *registers, Complex *scratch)
 {
-    transform<false>(registers, scratch + threadIdx.y * ROOM, threadIdx.x);
+    transform<false>(registers, scratch + WHICH * ROOM, PLACE);
 }
 
 extern "C" __device__ void JOIN(FFT_NAME, _inverse)(Complex *registers, Complex *scratch)
 {
-    transform<true>(registers, scratch + threadIdx.y * ROOM, threadIdx.x);
+    transform<true>(registers, scratch + WHICH * ROOM, PLACE);
 }
 
 #else
@@ -214,8 +225,8 @@ static __device__ const Complex split_table[] = {
 
 extern "C" __device__ void JOIN(FFT_NAME, _forward)(Complex *registers, Complex *scratch)
 {
-    const unsigned t = threadIdx.x;
-    Complex *s = scratch + threadIdx.y * ROOM;
+    const unsigned t = PLACE;
+    Complex *s = scratch + WHICH * ROOM;
     transform<false>(registers, s, t);
     wait();
 #pragma unroll
@@ -239,8 +250,8 @@ extern "C" __device__ void JOIN(FFT_NAME, _forward)(Complex *registers, Complex 
 
 extern "C" __device__ void JOIN(FFT_NAME, _inverse)(Complex *registers, Complex *scratch)
 {
-    const unsigned t = threadIdx.x;
-    Complex *s = scratch + threadIdx.y * ROOM;
+    const unsigned t = PLACE;
+    Complex *s = scratch + WHICH * ROOM;
     // The first and the last value of a real signal's transform are real: their imaginary parts are not looked at.
     const Real last = FFT_PACKED ? registers[0].y : registers[E].x;
     if (t == 0)
