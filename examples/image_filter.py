@@ -5,7 +5,7 @@
 The image is scikit-image's "retina", 1411 x 1411, which ships with it; its green channel shows vessels as dark lines. Each filter is a piece of
 a line, turned in steps of 15 degrees (Chaudhuri, Chatterjee, Katz, Nelson and Goldbaum, "Detection of blood vessels in retinal images using
 two-dimensional matched filters", IEEE Transactions on Medical Imaging 8, 1989). Such a filter is no product of one for rows and one for
-columns, and 65 x 65 numbers: it is applied to the image's two-dimensional spectrum.
+columns, and 45 x 45 numbers: it is applied to the image's two-dimensional spectrum.
 
     rows       real to complex                                            image -> spectrum
     columns    forward, then for each filter multiply and transform back  spectrum -> a spectrum of rows for each filter
@@ -30,6 +30,8 @@ from numba import cuda
 import devmath as dm
 
 F = np.float32
+#: Sizes that have a transform of their own: cuFFTDx takes most others above 1024 through one of 4096 points and more.
+SIZES = (64, 128, 256, 512, 1000, 1024, 1296, 1728, 2048, 2744, 3375, 4096)
 
 
 def column_plan(size: int) -> dm.fft.FFT:
@@ -121,23 +123,12 @@ def kernels(height: int, width: int) -> Kernels:
 def padded_size(length: int, reach: int) -> int:
     """Points of a transform for ``length`` pixels and filters that reach ``reach`` of them to both sides.
 
-    What wraps around must meet padding or pixels that are not kept, for which ``reach`` zeros are enough. The size is a multiple of 16 without
-    prime factors above 5.
+    What wraps around must meet padding or pixels that are not kept, for which ``reach`` zeros are enough; and a filter must fit.
     """
-    size = -(-(length + reach) // 16) * 16
-    while _largest_factor(size) > 5:
-        size += 16
-    return size
-
-
-def _largest_factor(n: int) -> int:
-    found, p = 1, 2
-    while n > 1:
-        if n % p:
-            p += 1
-        else:
-            found, n = p, n // p
-    return found
+    fitting = [n for n in SIZES if n >= max(length, reach + 1) + reach]
+    if not fitting:
+        raise ValueError(f"{length} pixels and filters that reach {reach} further are too much: transforms have at most {SIZES[-1]} points here")
+    return fitting[0]
 
 
 def responses(filters: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -185,17 +176,15 @@ def lines(width: float, length: float, count: int = 12) -> np.ndarray:
     return np.array(found)
 
 
-def by_scipy(image: np.ndarray, filters: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The same filters (filters, m, n) through SciPy's two-dimensional transforms in double precision."""
+def by_scipy(image: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """The same filters (filters, m, n) through SciPy's two-dimensional transforms in double precision, padded to the whole convolution."""
     from scipy import fft as sp
 
     (m, n), (rows, columns) = image.shape, filters.shape[1:]
+    size = sp.next_fast_len(m + rows - 1, real=True), sp.next_fast_len(n + columns - 1, real=True)
     spectrum = sp.rfft2(image.astype(float), size)
-    found = []
-    for one in filters:
-        shifted = np.roll(np.pad(one, ((0, size[0] - rows), (0, size[1] - columns))), (-(rows // 2), -(columns // 2)), axis=(0, 1))
-        found.append(sp.irfft2(spectrum * sp.rfft2(shifted), size)[:m, :n])
-    return np.array(found)
+    kept = np.s_[rows // 2 : rows // 2 + m, columns // 2 : columns // 2 + n]
+    return np.array([sp.irfft2(spectrum * sp.rfft2(one, size), size)[kept] for one in filters])
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
@@ -269,7 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     seconds = time.perf_counter() - start
     found = on_host(found)
     start = time.perf_counter()
-    want = by_scipy(image, filters, size)
+    want = by_scipy(image, filters)
     scipy_seconds = time.perf_counter() - start
 
     print(f"image    retina, {image.shape[0]} x {image.shape[1]}, in transforms of {size[0]} x {size[1]}")
