@@ -203,7 +203,7 @@ def draw(file: Path, image: np.ndarray, filters: np.ndarray, found: np.ndarray) 
     """The image, the filters, and the answer."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4), layout="constrained", dpi=100)
+    figure = Figure(figsize=(11, 4), layout="constrained", dpi=80)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.62, 1))
     left.imshow(image, cmap="gray", vmin=0, vmax=image.max())
     left.set_title("retina, green channel", fontsize=10)

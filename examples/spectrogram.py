@@ -160,7 +160,7 @@ def draw(file: Path, rate: int, power: np.ndarray, centre: float, hop: int, name
     """The spectrogram; and the bands, one above the other. The first segment is centred at ``centre`` seconds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
+    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=80)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     half = hop / rate / 2
     last = centre + (len(power) - 1) * hop / rate
