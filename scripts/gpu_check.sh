@@ -23,7 +23,7 @@ wheels() {
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
     rm -rf .wheels && mkdir -p .wheels/nvmath
     "${get[@]}" --dest .wheels 'nvidia-libmathdx-cu13>=0.4,<0.5' 'numpy>=2.4,<2.5' 'rocket-fft>=0.4' platformdirs 'nvidia-nvfatbin>=13,<13.1' \
-        pytest pytest-xdist execnet pluggy iniconfig packaging hypothesis sortedcontainers
+        AMFM-decompy pytest pytest-xdist execnet pluggy iniconfig packaging hypothesis sortedcontainers
     "${get[@]}" --dest .wheels/nvmath 'nvmath-python>=1.0,<2' 'nvidia-libmathdx-cu13>=0.3.2,<0.4'
 }
 
