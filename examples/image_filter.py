@@ -35,8 +35,8 @@ SIZES = (64, 128, 256, 512, 1000, 1024, 1296, 1728, 2048, 2744, 3375, 4096)
 
 
 def column_plan(size: int) -> dm.fft.FFT:
-    """The forward transform of columns, which lie across memory."""
-    return dm.fft.FFT(size=size, precision=np.float32, fft_type="c2c", direction="forward")
+    """The forward transform of columns, which lie across memory: neighbouring threads have neighbouring columns."""
+    return dm.fft.FFT(size=size, precision=np.float32, fft_type="c2c", direction="forward", thread_layout="transposed")
 
 
 class Kernels(NamedTuple):
