@@ -85,11 +85,12 @@ class DeviceFunction:
         ``None``, :class:`Values`, :class:`View`, or :class:`Array` for a function that allocates.
     meaning
         ``meaning(plan, traits)`` gives the Python function of the arguments. It is what the CPU target and the simulator run, and what
-        the GPU runs where *code* is ``None``. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
+        the GPU runs where there is no LTO-IR. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
     code
-        ``code(plan, traits)`` gives the :class:`~devmath.codegen.sources.Source` of the LTO-IR that holds the function for the GPU.
+        ``code(plan, traits)`` gives the :class:`~devmath.codegen.sources.Source` of the LTO-IR that holds the function for the GPU, or
+        ``None`` for a plan that needs none.
     fast_cpu, fast_gpu
-        A quicker form of *meaning* for compiled CPU code, and for GPU code where *code* is ``None``.
+        A quicker form of *meaning* for compiled CPU code, and for GPU code where there is no LTO-IR.
     cooperative
         Whether all threads of a block take part.
     """
@@ -99,10 +100,14 @@ class DeviceFunction:
     doc: str
     returns: Array | View | Values | None = None
     meaning: Callable[[Any, Any], Callable] | None = None
-    code: Callable[[Any, Any], Source] | None = None
+    code: Callable[[Any, Any], Source | None] | None = None
     fast_cpu: Callable[[Any, Any], Callable] | None = None
     fast_gpu: Callable[[Any, Any], Callable] | None = None
     cooperative: bool = False
+
+    def source(self, plan: Any, traits: Any) -> Source | None:
+        """The LTO-IR's source for a plan on the GPU."""
+        return self.code(plan, traits) if self.code else None
 
     def signature(self) -> str:
         """``execute(registers, scratch)``."""

@@ -25,7 +25,7 @@ def plan_fields(draw, knobs=True):
     """Fields of a plan that the constructor may still refuse."""
     fields = {"precision": draw(precisions), "direction": draw(directions), "execution": draw(st.sampled_from(["block"] * 4 + ["thread"]))}
     powers = st.builds(lambda p, q, r, s: 2**p * 3**q * 5**r * 7**s, *(st.integers(0, m) for m in (13, 6, 4, 3)))
-    any_size = st.integers(2, 8192) | st.integers(2, 70) | powers | st.sampled_from(LARGE)
+    any_size = st.integers(1, 8192) | st.integers(1, 70) | powers | st.sampled_from(LARGE)
     fields["size"] = draw(st.integers(1, 66) if fields["execution"] == "thread" else any_size)
     if fields["execution"] == "block":
         fields["thread_layout"] = draw(st.sampled_from(["regular", "regular", "transposed"]))
@@ -134,6 +134,10 @@ def test_sizes_with_measured_knobs_work_everywhere(where):
             {"size": 64, "elements_per_thread": 1},
             r"2 to 64 \(the size\): .*at least 2 elements, got 1",
         ),  # case 17
+        ({"size": 1, "elements_per_thread": 2}, "a transform of 1 point has no elements_per_thread=2; leave it out"),
+        ({"size": 1, "implementation": "cufftdx"}, "a transform of 1 point has no implementation='cufftdx'; leave it out"),
+        ({"size": 1, "transposition": "any"}, "a transform of 1 point has no transposition='any'; leave it out"),
+        ({"size": 1, "fft_type": "r2c", "complex_layout": "packed"}, r"complex_layout='packed' needs an even size, got 1 \(nearest: 2\)"),
         ({"size": 64, "elements_per_thread": 65}, "elements_per_thread must be 2 to 64"),
         ({"size": 64, "ffts_per_block": 1025}, "ffts_per_block must be 1 to 1024, got 1025"),
         ({"size": 64, "elements_per_thread": 2, "ffts_per_block": 33}, "1056 threads.*at most 32 here"),

@@ -20,6 +20,7 @@ from . import cufftdx, records, stockham
 _SUGGESTED = {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)}
 
 _SIDES = ("input", "output")
+_POINTS_PER_BLOCK = 128
 
 
 class FFT(Plan):
@@ -27,9 +28,9 @@ class FFT(Plan):
 
     Parameters
     ----------
-    size : number of points. ``execution="block"``: 2 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
-        20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 2 to 64 in
-        float32, 2 to 40 in float64.
+    size : number of points. ``execution="block"``: 1 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
+        20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 1 to 64 in
+        float32, 1 to 40 in float64.
     precision : ``np.float32`` or ``np.float64``; the elements are complex64 or complex128.
     fft_type : ``"c2c"``, ``"r2c"`` (real to complex) or ``"c2r"`` (complex to real).
     direction : ``"forward"`` (exponent sign -1; ``"r2c"`` is forward) or ``"inverse"`` (``"c2r"`` is inverse). Neither normalises, as in cuFFT.
@@ -124,7 +125,7 @@ class FFT(Plan):
         self._check_type()
         self._check_size(real.name)
         self._check_knobs()
-        if implementation == "devmath":
+        if implementation == "devmath" and (size > 1 or execution == "thread"):
             self._check_own()
         if self.arch is not None and (self._own(_arch.parse(self.arch)) or mathdx.find_library() is not None):
             self.traits(self.arch)  # what the architecture cannot do is said here, where it was asked for
@@ -147,9 +148,9 @@ class FFT(Plan):
         folded = self.fields["real_mode"] == "folded"
         if self.execution == "thread":
             most = cufftdx.THREAD_LIMIT[real] * (2 if folded and self.complex_layout != "full" else 1)
-            if not 2 <= n <= most:
+            if not 1 <= n <= most:
                 raise PlanError(
-                    f"size must be 2 to {most} for {real} with execution='thread', got {n} (nearest: {min(max(n, 2), most)}; "
+                    f"size must be 1 to {most} for {real} with execution='thread', got {n} (nearest: {min(max(n, 1), most)}; "
                     "execution='block' takes other sizes)"
                 )
             if folded and (n % 2 or n < 4):
@@ -162,10 +163,10 @@ class FFT(Plan):
             if n & (n - 1) or not 4 <= n <= most:
                 near = min(max(4, 1 << max(0, round(float(np.log2(max(n, 1)))))), most)
                 raise PlanError(f"size must be a power of two, 4 to {most}, for {real} with real_mode='folded', got {n} (nearest: {near})")
-        elif not (2 <= n <= cufftdx.ANY_SIZE or n in large):
-            nearest = min((2, cufftdx.ANY_SIZE, *large), key=lambda v: abs(v - n))
+        elif not (1 <= n <= cufftdx.ANY_SIZE or n in large):
+            nearest = min((1, cufftdx.ANY_SIZE, *large), key=lambda v: abs(v - n))
             raise PlanError(
-                f"size must be 2 to {cufftdx.ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
+                f"size must be 1 to {cufftdx.ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
                 f"got {n} (nearest: {nearest})"
             )
 
@@ -183,7 +184,11 @@ class FFT(Plan):
             if elements not in (None, self.size):
                 raise PlanError(f"with execution='thread' elements_per_thread is the size, {self.size}, got {elements}")
             return
-        if elements is not None and not 2 <= elements <= self.size:
+        if self.size == 1:
+            for name, most in (("elements_per_thread", 1), ("transposition", None), ("implementation", "devmath")):
+                if self.fields[name] not in (None, most):
+                    raise PlanError(f"a transform of 1 point has no {name}={self.fields[name]!r}; leave it out")
+        elif elements is not None and not 2 <= elements <= self.size:
             raise PlanError(
                 f"elements_per_thread must be 2 to {self.size} (the size): a thread of a block transform has at least 2 elements, got {elements}"
             )
@@ -232,6 +237,8 @@ class FFT(Plan):
     def _own(self, where: Arch) -> bool:
         """Whether the code is of devmath's own transforms on an architecture."""
         f, transform = self.fields, self._transform
+        if self.size == 1:
+            return True
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
@@ -303,7 +310,7 @@ class FFT(Plan):
             return [(self.size, 1)]
         where = _gpu(arch)
         if self._own(where):
-            return self._transform.valid_knobs(where)
+            return self._transform.valid_knobs(where) if self.size > 1 else [(1, f) for f in (32, 64, 128, 256, 512, 1024)]
         free = self.replace(elements_per_thread=None, ffts_per_block=None, arch=None)
         return [pair for pair in cufftdx.valid_knobs(free, where) if self._fits(pair, where)]
 
@@ -322,7 +329,7 @@ class FFT(Plan):
         assert isinstance(target, Arch)
         self._check_arch(target)
         if self._own(target):
-            return self._own_traits(target)
+            return self._own_traits(target) if self.size > 1 else self._traits_of_one_point(target)
         found = self._ask(target, self._knobs_on(target))
         if self.fft_type == "c2c":
             found = {**found, "real_mode": "normal", **{f"{side}_elements_per_thread": found["elements_per_thread"] for side in _SIDES}}
@@ -381,8 +388,25 @@ class FFT(Plan):
         self._check_fits(target, found)
         return Traits({**self._row_traits(), **found}, value_type=self.value_type, implementation="devmath")
 
-    def source(self, traits: Traits) -> Source:
-        """Where the code of ``execute`` comes from."""
+    def _traits_of_one_point(self, target: Arch) -> Traits:
+        per_block = 1 if self.execution == "thread" else self.fields["ffts_per_block"] or _POINTS_PER_BLOCK
+        block = Dim3(per_block, 1) if self._turned else Dim3(1, per_block)
+        ones = ("elements_per_thread", "storage_size", "stride", *(f"{side}_elements_per_thread" for side in _SIDES))
+        return Traits(
+            {**self._row_traits(), **dict.fromkeys(ones, 1)},
+            arch=target.name,
+            ffts_per_block=per_block,
+            block_dim=block,
+            shared_memory_size=0,
+            real_mode="normal",
+            value_type=self.value_type,
+            implementation="devmath",
+        )
+
+    def source(self, traits: Traits) -> Source | None:
+        """Where the code of ``execute`` comes from; a transform of 1 point has none."""
+        if self.size == 1:
+            return None
         if traits.implementation == "devmath":
             return self._transform.source(traits.elements_per_thread, self.complex_layout == "packed", self.direction == "forward")
         target = _arch.parse(traits.arch)

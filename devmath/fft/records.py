@@ -52,7 +52,27 @@ def _transform(plan):
     return c2r
 
 
+def _one_point(plan):
+    """What ``execute`` does to one point: it is its own transform, and the spectrum of a real one is real."""
+    real = plan.fft_type == "r2c"
+    if plan.execution == "thread":
+
+        def execute(registers):
+            if real:
+                registers[0] = registers[0].real
+
+        return execute
+
+    def execute(registers, scratch):
+        if real:
+            registers[0] = registers[0].real
+
+    return execute
+
+
 def _execute(plan, traits):
+    if plan.size == 1:
+        return _one_point(plan)
     transform = njit(_transform(plan))
     if plan.execution == "thread":
 
@@ -70,7 +90,7 @@ def _execute(plan, traits):
 def _execute_in_place(plan, traits):
     from . import cpu
 
-    return cpu.execute(plan) if plan.fft_type == "c2c" else _execute(plan, traits)
+    return cpu.execute(plan) if plan.fft_type == "c2c" and plan.size > 1 else _execute(plan, traits)
 
 
 def _code(plan, traits):

@@ -91,10 +91,10 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         return _allocate(fn.returns, context, builder, ty)
     if isinstance(fn.returns, View):
         return _view(context, builder, sig, args[1])
-    if fn.code is None:
+    source = fn.source(ty.plan, ty.traits)
+    if source is None:
         inner = sig.replace(args=tuple(sig.args[1:]), recvr=None)
         return context.compile_internal(builder, meaning_of(fn, ty), inner, args[1:])
-    source = fn.code(ty.plan, ty.traits)
     if build is not None:
         build.sources[source] = None
     else:
@@ -213,8 +213,9 @@ class _ForArch(rewrite.Rewriter):
         if not isinstance(value, Plan):
             return value
         fn = value.functions.get(attributes[0]) if attributes else None
-        if fn is not None and fn.code is not None:
-            self.sources[fn.code(value, value.traits(self.arch))] = None
+        source = fn.source(value, value.traits(self.arch)) if fn is not None and fn.code else None
+        if source is not None:
+            self.sources[source] = None
         return BoundPlan(value, self.arch)
 
     def device_function(self, dispatcher):
