@@ -28,6 +28,7 @@ class Arg(NamedTuple):
     kind
         ``"registers"``: this thread's elements, a 1-D array of the plan's value type;
         ``"shared"``: the block's scratch memory, any 1-D array;
+        ``"data"``: the problem's own elements in shared memory, an array of the plan's value type;
         ``"row"``: a 1-D array in global or shared memory, any stride;
         ``"state"``: the words that the plan's ``state`` function made;
         ``"int"``: an index; ``"u64"`` / ``"u32"``: any integer, taken modulo 2^64 / 2^32; ``"f32"``: any real number.
@@ -35,12 +36,15 @@ class Arg(NamedTuple):
         One line for the reference pages.
     dtypes
         Element types that a ``"row"`` may have, as a function of the plan; the plan's value type where it is left out.
+    ndim
+        Dimensions of an array, as a function of the plan; 1 where it is left out.
     """
 
     name: str
     kind: str
     doc: str = ""
     dtypes: Callable[[Any], tuple[nbt.Type, ...]] | None = None
+    ndim: Callable[[Any], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,21 @@ class Array:
     space: str
     dtype: Callable[[Plan], nbt.Type]
     count: Callable[[Traits], int] = lambda traits: 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a function returns that finds the problem's own part of the block's dynamic shared memory.
+
+    ``dtype`` and ``ndim`` are functions of the plan; ``shape`` and ``strides`` (in elements) of the traits. ``first`` is a meaning, of the plan
+    and the traits: the Python function that gives the number of the part's first element. The CPU target has one problem a block, from the start.
+    """
+
+    dtype: Callable[[Any], nbt.Type]
+    ndim: Callable[[Any], int]
+    shape: Callable[[Traits], tuple[int, ...]]
+    strides: Callable[[Traits], tuple[int, ...]]
+    first: Callable[[Any, Any], Callable]
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class DeviceFunction:
     name, args, doc
         As the user sees them; *args* does not name the plan itself.
     returns
-        ``None``, :class:`Values`, :class:`View`, or :class:`Array` for a function that allocates.
+        ``None``, :class:`Values`, :class:`View`, or :class:`Array` or :class:`Part` for a function that allocates.
     meaning
         ``meaning(plan, traits)`` gives the Python function of the arguments. It is what the CPU target and the simulator run, and what
         the GPU runs where there is no LTO-IR. It may use ``numba.cuda``'s ``threadIdx`` and the like. ``None`` for an allocating function.
@@ -98,7 +117,7 @@ class DeviceFunction:
     name: str
     args: tuple[Arg, ...]
     doc: str
-    returns: Array | View | Values | None = None
+    returns: Array | Part | View | Values | None = None
     meaning: Callable[[Any, Any], Callable] | None = None
     code: Callable[[Any, Any], Source | None] | None = None
     fast_cpu: Callable[[Any, Any], Callable] | None = None
@@ -116,13 +135,18 @@ class DeviceFunction:
 
 def required_length(arg: Arg, traits: Traits) -> int | None:
     """Elements that an array argument must have, where a device function reads or writes all of them."""
-    return {"registers": traits.get("storage_size"), "state": traits.get("state_size")}.get(arg.kind)
+    if arg.kind == "data" and arg.ndim is not None:
+        return None
+    return {"registers": traits.get("storage_size"), "state": traits.get("state_size"), "data": traits.get("data_size")}.get(arg.kind)
 
 
 def return_type(fn: DeviceFunction, plan: Plan) -> nbt.Type:
     """The numba type that a call returns."""
     if fn.returns is None:
         return nbt.none
+    if isinstance(fn.returns, Part):
+        ndim = fn.returns.ndim(plan)
+        return nbt.Array(fn.returns.dtype(plan), ndim, "C" if ndim == 1 else "A")
     if isinstance(fn.returns, Array | View):
         return nbt.Array(fn.returns.dtype(plan), 1, "C")
     return fn.returns.numba
@@ -159,17 +183,20 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type, written: bool) -> 
         if not isinstance(ty, nbt.Integer | nbt.Float):
             raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a real number")
         return nbt.float32
+    ndim = arg.ndim(plan) if arg.ndim else 1
     if not isinstance(ty, nbt.Array):
-        hint = " (one element; was a 1-D array indexed?)" if isinstance(ty, nbt.Float | nbt.Complex) else ""
-        raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a 1-D array")
-    if ty.ndim != 1:
-        raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be 1-D (one transform or one thread's elements at a time)")
+        hint = f" (one element; was a {ndim}-D array indexed?)" if isinstance(ty, nbt.Float | nbt.Complex) else ""
+        raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a {ndim}-D array")
+    if ty.ndim != ndim:
+        one = "one transform or one thread's elements" if ndim == 1 else "one transform"
+        raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be {ndim}-D ({one} at a time)")
     wanted = (nbt.uint32,) if arg.kind == "state" else arg.dtypes(plan) if arg.dtypes else (plan.element_type(),)
     if arg.kind != "shared" and ty.dtype not in wanted:
-        what = "thread data" if arg.kind == "registers" else arg.name
+        what = "thread data" if arg.kind == "registers" else "shared data" if arg.kind == "data" else arg.name
         raise KernelTypeError(f"{call}: {what} is {ty.dtype}, the {plan.kind_name} works on {' or '.join(map(str, wanted))}")
-    if arg.kind in ("registers", "state") and ty.layout != "C":
-        raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.registers() or cuda.local.array make it")
+    if (arg.kind in ("registers", "state") or arg.kind == "data" and ndim == 1) and ty.layout != "C":
+        makers = {"registers": "registers() or cuda.local.array make", "state": "new_state() or cuda.local.array make", "data": "data() makes"}
+        raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.{makers[arg.kind]} it")
     if written and not ty.mutable:
         raise KernelTypeError(f"{call}: {arg.name} is a read-only array and would be written")
     return ty

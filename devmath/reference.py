@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 
-from .functions import Array, DeviceFunction, Values, View
+from .functions import Array, DeviceFunction, Part, Values, View
 from .plan import _REGISTRY, Plan
 
 _KINDS = {
     "registers": "1-D array of the plan's elements, thread-local",
     "shared": "1-D array, shared memory",
-    "row": "1-D array of the plan's elements",
+    "data": "array of the plan's elements, in shared memory",
+    "row": "array of the plan's elements",
     "state": "array of uint32, thread-local",
     "int": "integer",
     "u32": "integer, modulo 2^32",
@@ -29,6 +30,8 @@ def _returns(fn: DeviceFunction) -> str:
         return f"{fn.returns.count} x {fn.returns.dtype}" if fn.returns.count > 1 else str(fn.returns.dtype)
     if isinstance(fn.returns, Array):
         return "the block's shared memory" if fn.returns.space == "shared" else "a thread-local array"
+    if isinstance(fn.returns, Part):
+        return "an array in shared memory"
     return "a view of its argument" if isinstance(fn.returns, View) else "nothing"
 
 

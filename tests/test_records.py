@@ -223,7 +223,9 @@ def test_philox_means_the_same_compiled_and_not(rng):
 
 
 @pytest.mark.parametrize(
-    "plan", [FFT(65), FFT(64), FFT(12, ffts_per_block=5), FFT(1), FFT(2), FFT(7, execution="thread"), FFT(65, thread_layout="transposed")], ids=plan_id
+    "plan",
+    [FFT(65), FFT(64), FFT(12, ffts_per_block=5), FFT(1), FFT(2), FFT(7, execution="thread"), FFT(65, thread_layout="transposed")],
+    ids=plan_id,
 )
 @pytest.mark.parametrize("where", ARCHS)
 def test_all_threads_together_load_and_store_each_element_once(plan, where, rng):

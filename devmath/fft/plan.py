@@ -13,7 +13,7 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, records, stockham
+from . import cufftdx, records, shared, stockham
 
 #: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
 #: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
@@ -39,6 +39,8 @@ class FFT(Plan):
         element 0 has the real parts of elements 0 and size / 2, both of which are real; even sizes) or ``"full"`` (all elements).
     real_mode : ``"normal"``, or ``"folded"``, which takes two real numbers as one complex one and does half the work (block execution: powers
         of two from 4; thread execution: even sizes from 4, twice as large ones); ``None`` leaves it to devmath. Rows are the same in both.
+    api : ``"registers"`` (each thread has some of the elements, in an array of its own) or ``"shared"`` (a transform's elements lie in shared memory,
+        in natural order, where every thread of it may read and write any); block execution.
     elements_per_thread, ffts_per_block : knobs of block execution; ``None`` leaves them to devmath. See :meth:`valid_knobs`.
     thread_layout : ``"regular"`` (neighbouring threads of a block have neighbouring elements of a transform: for rows that are contiguous) or
         ``"transposed"`` (they have the same element of neighbouring transforms: for columns, ``fft.load(x[:, b], r)``); block execution.
@@ -55,7 +57,8 @@ class FFT(Plan):
     below. On the host a trait is that of the current GPU (the CPU target's where there is none); :meth:`traits` asks for any architecture,
     with or without a GPU.
 
-    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have), ``stride`` (between a
+    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have), ``data_size`` (complex
+    elements of one transform in shared memory, for ``api="shared"``), ``stride`` (between a
     thread's elements), ``block_dim``, ``shared_memory_size`` (bytes), ``implementation``, and of the rows that go in and come out, in their own
     elements: ``input_type``, ``output_type``, ``input_length``, ``output_length``, ``input_elements_per_thread``, ``output_elements_per_thread``.
 
@@ -63,12 +66,13 @@ class FFT(Plan):
     """
 
     kind_name: ClassVar[str] = "FFT"
-    variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD}
-    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout", "thread_layout")
+    variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD, "shared": shared.RECORDS}
+    constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout", "api", "thread_layout")
     trait_names: ClassVar = (
         "elements_per_thread",
         "ffts_per_block",
         "storage_size",
+        "data_size",
         "stride",
         "block_dim",
         "shared_memory_size",
@@ -87,6 +91,7 @@ class FFT(Plan):
         execution: str = "block",
         complex_layout: str = "natural",
         real_mode: str | None = None,
+        api: str = "registers",
         elements_per_thread: int | None = None,
         ffts_per_block: int | None = None,
         thread_layout: str = "regular",
@@ -101,6 +106,7 @@ class FFT(Plan):
             ("execution", execution, ["block", "thread"]),
             ("complex_layout", complex_layout, list(cufftdx.LAYOUTS)),
             ("real_mode", real_mode, [*cufftdx.REAL_MODES, None]),
+            ("api", api, ["registers", "shared"]),
             ("thread_layout", thread_layout, list(cufftdx.THREAD_LAYOUTS)),
             ("transposition", transposition, [*cufftdx.TRANSPOSITIONS, None]),
             ("implementation", implementation, ["cufftdx", "devmath", None]),
@@ -115,6 +121,7 @@ class FFT(Plan):
             execution=execution,
             complex_layout=complex_layout,
             real_mode=real_mode,
+            api=api,
             elements_per_thread=_knob("elements_per_thread", elements_per_thread),
             ffts_per_block=_knob("ffts_per_block", ffts_per_block),
             thread_layout=thread_layout,
@@ -173,6 +180,8 @@ class FFT(Plan):
     def _check_knobs(self) -> None:
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
         if self.execution == "thread":
+            if self.api != "registers":
+                raise PlanError(f"api={self.api!r} is for execution='block'; a thread keeps its elements to itself")
             if self.thread_layout != "regular":
                 raise PlanError(f"thread_layout={self.thread_layout!r} is for execution='block'; a thread has a transform of its own")
             if self.fields["transposition"] is not None:
@@ -221,6 +230,11 @@ class FFT(Plan):
         asked = self.fields["elements_per_thread"]
         if asked not in (None, *valid):
             raise PlanError(one_of("elements_per_thread", asked, valid))
+
+    @property
+    def variant(self) -> str:
+        """Which of the plan's tables of device functions is in force."""
+        return "shared" if self.api == "shared" else self.execution
 
     @property
     def _split(self) -> bool:
@@ -328,12 +342,32 @@ class FFT(Plan):
             return self._cpu_traits()
         assert isinstance(target, Arch)
         self._check_arch(target)
+        if self.api == "shared":
+            return self._shared_traits(target)
         if self._own(target):
             return self._own_traits(target) if self.size > 1 else self._traits_of_one_point(target)
         found = self._ask(target, self._knobs_on(target))
         if self.fft_type == "c2c":
             found = {**found, "real_mode": "normal", **{f"{side}_elements_per_thread": found["elements_per_thread"] for side in _SIDES}}
-        return Traits({**self._row_traits(), **found}, block_dim=Dim3(*found["block_dim"]), value_type=self.value_type, implementation="cufftdx")
+        return self._gpu_traits({**found, "block_dim": Dim3(*found["block_dim"]), "implementation": "cufftdx"})
+
+    def _gpu_traits(self, found: dict[str, Any]) -> Traits:
+        """With what no target decides."""
+        return Traits({**self._row_traits(), **found, "data_size": self._data_size, "value_type": self.value_type})
+
+    @property
+    def _data_size(self) -> int:
+        """Complex elements that either side takes; two real ones fill one."""
+        rows = self._row_traits()
+        return max(rows[f"{side}_length"] if rows[f"{side}_type"] is self.value_type else -(-self.size // 2) for side in _SIDES)
+
+    def _shared_traits(self, target: Arch) -> Traits:
+        """Those of the same transform in registers; its exchange takes the place of the data, which are in registers meanwhile."""
+        found = self.replace(api="registers").traits(target)
+        data = shared.pitch(found) * found.ffts_per_block * np.dtype(self.value_type).itemsize
+        found = Traits({**found, "shared_memory_size": max(found.shared_memory_size, data)})
+        self._check_fits(target, found)
+        return found
 
     def _ask(self, target: Arch, knobs: cufftdx.Knobs) -> dict[str, Any]:
         """cuFFTDx's traits, from the cache where they are."""
@@ -348,17 +382,16 @@ class FFT(Plan):
         return found
 
     def _cpu_traits(self) -> Traits:
-        rows = self._row_traits()
-        # Complex elements that either side takes; two real ones fill one.
-        storage = max(rows[f"{side}_length"] if rows[f"{side}_type"] is self.value_type else -(-self.size // 2) for side in _SIDES)
+        rows, storage = self._row_traits(), self._data_size
         # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
-        scratch = self.size * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
+        scratch = max(self.size, storage) * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
         return Traits(
             rows,
             elements_per_thread=self.size,
             input_elements_per_thread=rows["input_length"],
             output_elements_per_thread=rows["output_length"],
             storage_size=storage,
+            data_size=storage,
             stride=1,
             value_type=self.value_type,
             ffts_per_block=1,
@@ -386,22 +419,14 @@ class FFT(Plan):
             **{f"{side}_elements_per_thread": count for side, count in sides.items()},
         }
         self._check_fits(target, found)
-        return Traits({**self._row_traits(), **found}, value_type=self.value_type, implementation="devmath")
+        return self._gpu_traits({**found, "implementation": "devmath"})
 
     def _traits_of_one_point(self, target: Arch) -> Traits:
         per_block = 1 if self.execution == "thread" else self.fields["ffts_per_block"] or _POINTS_PER_BLOCK
         block = Dim3(per_block, 1) if self._turned else Dim3(1, per_block)
         ones = ("elements_per_thread", "storage_size", "stride", *(f"{side}_elements_per_thread" for side in _SIDES))
-        return Traits(
-            {**self._row_traits(), **dict.fromkeys(ones, 1)},
-            arch=target.name,
-            ffts_per_block=per_block,
-            block_dim=block,
-            shared_memory_size=0,
-            real_mode="normal",
-            value_type=self.value_type,
-            implementation="devmath",
-        )
+        found = {"arch": target.name, "ffts_per_block": per_block, "block_dim": block, "shared_memory_size": 0, "real_mode": "normal"}
+        return self._gpu_traits({**dict.fromkeys(ones, 1), **found, "implementation": "devmath"})
 
     def source(self, traits: Traits) -> Source | None:
         """Where the code of ``execute`` comes from; a transform of 1 point has none."""

@@ -12,10 +12,18 @@ from ..functions import Arg, Array, DeviceFunction, Values, View
 from . import access
 
 
-def _transform(plan):
+def make_transform(plan):
     """What ``execute`` does to a thread that has the whole transform."""
     n, real, layout = plan.size, plan.precision, plan.complex_layout
     half = n // 2
+    if n == 1:
+        is_real = plan.fft_type == "r2c"
+
+        def one_point(registers):
+            if is_real:
+                registers[0] = registers[0].real
+
+        return one_point
     if plan.fft_type == "c2c":
         forward = plan.direction == "forward"
         transform: Callable = np.fft.fft if forward else np.fft.ifft
@@ -52,28 +60,8 @@ def _transform(plan):
     return c2r
 
 
-def _one_point(plan):
-    """What ``execute`` does to one point: it is its own transform, and the spectrum of a real one is real."""
-    real = plan.fft_type == "r2c"
-    if plan.execution == "thread":
-
-        def execute(registers):
-            if real:
-                registers[0] = registers[0].real
-
-        return execute
-
-    def execute(registers, scratch):
-        if real:
-            registers[0] = registers[0].real
-
-    return execute
-
-
 def _execute(plan, traits):
-    if plan.size == 1:
-        return _one_point(plan)
-    transform = njit(_transform(plan))
+    transform = njit(make_transform(plan))
     if plan.execution == "thread":
 
         def execute(registers):
@@ -83,6 +71,24 @@ def _execute(plan, traits):
 
     def execute(registers, scratch):
         transform(registers)
+
+    return execute
+
+
+def _execute_one_point(plan, traits):
+    """On the GPU, of a plan that has no generated code: one point is its own transform, and the spectrum of a real one is real."""
+    is_real = plan.fft_type == "r2c"
+    if plan.execution == "thread":
+
+        def execute_alone(registers):
+            if is_real:
+                registers[0] = registers[0].real
+
+        return execute_alone
+
+    def execute(registers, scratch):
+        if is_real:
+            registers[0] = registers[0].real
 
     return execute
 
@@ -107,24 +113,30 @@ _SCRATCH = Arg("scratch", "shared", "the block's shared memory: `scratch()`, or 
 _I = Arg("i", "int", "number of an element of this thread")
 
 
-def _input(plan):
-    return (plan.row_type("input"),)
+def row_of(side):
+    """The argument for a row of a side of a transform."""
+    past = {"input": "elements past its end are read as zero", "output": "nothing is written past its end"}[side]
+    return Arg("row", "row", f"the {side}, a 1-D array of `{side}_type` (any stride); {past}", lambda plan: (plan.row_type(side),))
 
 
-def _output(plan):
-    return (plan.row_type("output"),)
+def real_of(plan):
+    """numba type of the plan's real numbers."""
+    return nbt.float32 if plan.precision is np.float32 else nbt.float64
 
 
-def _factors(plan):
-    return (plan.element_type(), _real(plan))
+def reals_of(plan):
+    """The same, as the types of a row."""
+    return (real_of(plan),)
 
 
-def _real(plan):
-    return plan.row_type("output") if plan.fft_type == "c2r" else nbt.float32 if plan.precision is np.float32 else nbt.float64
-
-
-def _reals(plan):
-    return (_real(plan),)
+WINDOW = Arg("window", "row", "a 1-D array of real numbers of the plan's precision", reals_of)
+FACTORS = Arg(
+    "factors",
+    "row",
+    "a 1-D array, complex or real: element k multiplies element k of the spectrum (natural order, `size // 2 + 1` of them for a "
+    "real transform); zero past its end",
+    lambda plan: (plan.element_type(), real_of(plan)),
+)
 
 
 def _on(which, meaning):
@@ -144,7 +156,7 @@ _ACCESS = (
         (_REGISTERS,),
         "The registers as real numbers, two for each complex one: element `i` of the real side of a transform is number `i` of them, and "
         "`input_index(i)` or `output_index(i)` says which element of the row that is.",
-        returns=View(_real),
+        returns=View(real_of),
         meaning=access.make_as_real,
     ),
     DeviceFunction(
@@ -194,7 +206,7 @@ _ACCESS = (
     DeviceFunction(
         "load",
         (
-            Arg("row", "row", "the input, a 1-D array of `input_type` (any stride); elements past its end are read as zero", _input),
+            row_of("input"),
             _REGISTERS,
         ),
         "Read this thread's elements of the input from an array.",
@@ -204,8 +216,8 @@ _ACCESS = (
     DeviceFunction(
         "load_window",
         (
-            Arg("row", "row", "the input, a 1-D array of `input_type` (any stride); elements past its end are read as zero", _input),
-            Arg("window", "row", "a 1-D array of real numbers of the plan's precision", _reals),
+            row_of("input"),
+            WINDOW,
             _REGISTERS,
         ),
         "Read this thread's elements of the input, each multiplied by the window's value at the same place (zero past its end).",
@@ -214,13 +226,7 @@ _ACCESS = (
     DeviceFunction(
         "multiply",
         (
-            Arg(
-                "factors",
-                "row",
-                "a 1-D array, complex or real: element k multiplies element k of the spectrum (natural order, `size // 2 + 1` of them for a "
-                "real transform); zero past its end",
-                _factors,
-            ),
+            FACTORS,
             _REGISTERS,
         ),
         "Multiply this thread's elements in the frequency domain, in whichever `complex_layout`: a filter, between `execute` of the forward and "
@@ -231,7 +237,7 @@ _ACCESS = (
         "store",
         (
             _REGISTERS,
-            Arg("row", "row", "the output, a 1-D array of `output_type` (any stride); nothing is written past its end", _output),
+            row_of("output"),
         ),
         "Write this thread's elements of the output to an array.",
         meaning=access.make_store,
@@ -255,6 +261,7 @@ _BLOCK_ONLY = (
         "register input, or devmath's own transforms, as `implementation` says.",
         meaning=_execute,
         fast_cpu=_execute_in_place,
+        fast_gpu=_execute_one_point,
         code=_code,
         cooperative=True,
     ),
@@ -267,6 +274,7 @@ _THREAD_ONLY = (
         "Transform this thread's elements in place, unnormalised in both directions. Source: cuFFTDx, thread execution.",
         meaning=_execute,
         fast_cpu=_execute_in_place,
+        fast_gpu=_execute_one_point,
         code=_code,
     ),
 )

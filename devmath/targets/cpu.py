@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 
 from ..errors import DevmathError, LaunchError, TargetError
-from ..functions import Array, DeviceFunction, required_length
+from ..functions import Array, DeviceFunction, Part, required_length
 from ..plan import CPU, BoundPlan, Dim3, Plan
 from . import cpu_cuda, cpu_math, rewrite  # noqa: F401
 from . import cpu_intrinsics as low
@@ -69,6 +69,8 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         if fn.returns.space == "shared":
             return low.shared_array(context, builder, sig.return_type, None, 0)
         return low.stack_array(context, builder, sig.return_type, (fn.returns.count(ty.traits),))
+    if isinstance(fn.returns, Part):
+        return low.shared_array(context, builder, sig.return_type, fn.returns.shape(ty.traits), 0)
     inner, values = list(sig.args[1:]), list(args[1:])
     for arg, arg_type, value in zip(fn.args, inner, values, strict=True):
         need = required_length(arg, ty.traits)

@@ -18,7 +18,7 @@ from .. import arch as _arch
 from ..arch import Arch
 from ..codegen import link, sources, versions
 from ..errors import PlanError, need_gpu_packages
-from ..functions import Array, DeviceFunction, Values, View, required_length
+from ..functions import Array, DeviceFunction, Part, Values, View, required_length
 from ..plan import BoundPlan, Plan
 from . import rewrite
 from .common import Build, PlanType, building, current_build, lower_constant, make_templates, meaning_of
@@ -89,10 +89,16 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
         build.note(ty.plan, fn)
     if isinstance(fn.returns, Array):
         return _allocate(fn.returns, context, builder, ty)
+    if isinstance(fn.returns, Part):
+        return _part(fn.returns, context, builder, ty, sig.return_type)
     if isinstance(fn.returns, View):
         return _view(context, builder, sig, args[1])
     source = fn.source(ty.plan, ty.traits)
     if source is None:
+        for arg, arg_type, value in zip(fn.args, sig.args[1:], args[1:], strict=True):
+            need = required_length(arg, ty.traits)
+            if need is not None:
+                _trap_unless_length(builder, context.make_array(arg_type)(context, builder, value).nitems, need)
         inner = sig.replace(args=tuple(sig.args[1:]), recvr=None)
         return context.compile_internal(builder, meaning_of(fn, ty), inner, args[1:])
     if build is not None:
@@ -103,21 +109,45 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
 
 
 def _allocate(spec: Array, context, builder, ty: PlanType):
+    shared = spec.space == "shared"
+    return _new_array(context, builder, spec.dtype(ty.plan), None if shared else spec.count(ty.traits))
+
+
+def _new_array(context, builder, dtype, count: int | None):
+    """A thread's own array of *count* elements; with ``None``, the block's dynamic shared memory."""
     from numba.cuda import cudaimpl
     from numba.cuda.cudadrv import nvvm
 
-    dtype = spec.dtype(ty.plan)
-    shared = spec.space == "shared"
+    shared = count is None
     return cudaimpl._generic_array(
         context,
         builder,
-        shape=(0,) if shared else (spec.count(ty.traits),),
+        shape=(0,) if shared else (count,),
         dtype=dtype,
         symbol_name=cudaimpl._get_unique_smem_id("_cudapy_smem") if shared else "_cudapy_lmem",
         addrspace=nvvm.ADDRSPACE_SHARED if shared else nvvm.ADDRSPACE_LOCAL,
         can_dynsized=shared,
         alignment=16,  # vectorised exchange in the generated code
     )
+
+
+def _part(spec: Part, context, builder, ty: PlanType, array_type: nbt.Array):
+    from numba.cuda.np import arrayobj
+
+    flat = nbt.Array(array_type.dtype, 1, "C")
+    memory = context.make_array(flat)(context, builder, _new_array(context, builder, flat.dtype, None))
+    first = context.compile_internal(builder, spec.first(ty.plan, ty.traits), nbt.int64(), ())
+    made = context.make_array(array_type)(context, builder)
+    word, one = memory.nitems.type, flat.dtype.bitwidth // 8
+    arrayobj.populate_array(
+        made,
+        data=builder.gep(memory.data, [first]),
+        shape=[word(n) for n in spec.shape(ty.traits)],
+        strides=[word(n * one) for n in spec.strides(ty.traits)],
+        itemsize=word(one),
+        meminfo=None,
+    )
+    return made._getvalue()
 
 
 def _view(context, builder, sig, value):

@@ -7,20 +7,24 @@ of a transform that stands at the memory's speed.
 
 from __future__ import annotations
 
+import functools
+
 from numba import types as nbt
 from numba.cuda.extending import intrinsic
 
 
 @intrinsic
 def whole(typingctx, row):
-    """Whether every element of a 1-D array begins at a multiple of its size."""
+    """Whether every element of an array begins at a multiple of its size."""
 
     def codegen(context, builder, sig, args):
-        data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
-        bits = builder.ptrtoint(data, stride.type)
+        data, strides = _data_and_strides(context, builder, sig.args[0], args[0])
+        word = strides[0].type
+        bits = builder.ptrtoint(data, word)
         if sig.args[0].layout != "C":
-            bits = builder.or_(bits, stride)
-        return builder.icmp_unsigned("==", builder.and_(bits, stride.type(_bytes(sig.args[0].dtype) - 1)), stride.type(0))
+            for stride in strides:
+                bits = builder.or_(bits, stride)
+        return builder.icmp_unsigned("==", builder.and_(bits, word(_bytes(sig.args[0].dtype) - 1)), word(0))
 
     return nbt.boolean(row), codegen
 
@@ -30,7 +34,7 @@ def pairs(typingctx, row):
     """Whether a 1-D array's elements 2 k and 2 k + 1 can be read as one: side by side, from a multiple of their common size."""
 
     def codegen(context, builder, sig, args):
-        data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
+        data, (stride,) = _data_and_strides(context, builder, sig.args[0], args[0])
         one = _bytes(sig.args[0].dtype)
         start = builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(data, stride.type), stride.type(2 * one - 1)), stride.type(0))
         return builder.and_(start, builder.icmp_signed("==", stride, stride.type(one)))
@@ -40,7 +44,7 @@ def pairs(typingctx, row):
 
 @intrinsic
 def read(typingctx, row, k):
-    """Element *k* of a 1-D complex array of which ``whole`` holds; 0 <= k."""
+    """Element *k* (an index, or a tuple of them) of a complex array of which ``whole`` holds; 0 <= k."""
 
     def codegen(context, builder, sig, args):
         return _load(context, builder, sig.return_type, _at(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
@@ -50,7 +54,7 @@ def read(typingctx, row, k):
 
 @intrinsic
 def write(typingctx, row, k, value):
-    """Set element *k* of a 1-D complex array of which ``whole`` holds; 0 <= k."""
+    """Set element *k* (an index, or a tuple of them) of a complex array of which ``whole`` holds; 0 <= k."""
 
     def codegen(context, builder, sig, args):
         _store(context, builder, sig.args[2], args[2], _at(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
@@ -87,23 +91,30 @@ def _bytes(dtype) -> int:
     return dtype.bitwidth // 8
 
 
-def _data_and_stride(context, builder, ty, value):
+def _data_and_strides(context, builder, ty, value):
     from numba.cuda import cgutils
 
     array = context.make_array(ty)(context, builder, value)
-    return array.data, cgutils.unpack_tuple(builder, array.strides, 1)[0]
+    return array.data, cgutils.unpack_tuple(builder, array.strides, ty.ndim)
 
 
 def _at(context, builder, ty, value, index_type, index):
-    data, stride = _data_and_stride(context, builder, ty, value)
+    from numba.cuda import cgutils
+
+    data, strides = _data_and_strides(context, builder, ty, value)
     if ty.layout == "C":
-        stride = stride.type(_bytes(ty.dtype))
-    return _offset(builder, data, builder.mul(context.cast(builder, index, index_type, nbt.intp), stride))
+        strides[-1] = strides[-1].type(_bytes(ty.dtype))
+    if isinstance(index_type, nbt.BaseTuple):
+        types, indices = list(index_type), cgutils.unpack_tuple(builder, index, len(index_type))
+    else:
+        types, indices = [index_type], [index]
+    steps = [builder.mul(context.cast(builder, i, t, nbt.intp), s) for i, t, s in zip(indices, types, strides, strict=True)]
+    return _offset(builder, data, functools.reduce(builder.add, steps))
 
 
 def _pair(context, builder, sig, args):
-    data, stride = _data_and_stride(context, builder, sig.args[0], args[0])
-    step = stride.type(2 * _bytes(sig.args[0].dtype))
+    data, strides = _data_and_strides(context, builder, sig.args[0], args[0])
+    step = strides[0].type(2 * _bytes(sig.args[0].dtype))
     return _offset(builder, data, builder.mul(context.cast(builder, args[1], sig.args[1], nbt.intp), step))
 
 

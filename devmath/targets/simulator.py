@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from numba import types as nbt
 from numba.core.registry import CPUDispatcher
 
 from ..errors import KernelTypeError, KernelValueError, TargetError
-from ..functions import Array, DeviceFunction, Values, check_arguments, required_length
+from ..functions import Array, DeviceFunction, Part, Values, check_arguments, required_length
 from ..plan import CPU, Plan
 from ..types import BY_NAME
 from . import rewrite, simulating
@@ -41,6 +42,10 @@ def call(plan: Plan, fn: DeviceFunction, args: tuple[Any, ...], kwargs: dict[str
         if fn.returns.space == "shared":
             return _get_kernel_context().shared.array(0, np.dtype(dtype))
         return np.empty(fn.returns.count(traits), dtype)
+    if isinstance(fn.returns, Part):
+        shape = fn.returns.shape(traits)
+        memory = _get_kernel_context().shared.array(0, np.dtype(_numpy(fn.returns.dtype(plan))))
+        return memory[: math.prod(shape)].reshape(shape)
     values = []
     for arg in fn.args:
         value = bound.arguments[arg.name]
