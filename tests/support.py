@@ -51,6 +51,7 @@ def plan_id(plan) -> str:
     knobs = "x".join(str(fields[k]) for k in ("elements_per_thread", "ffts_per_block") if fields[k])
     parts = [str(plan.size), plan.fft_type, np.dtype(plan.precision).name, plan.direction, plan.execution, plan.complex_layout]
     parts += [fields["real_mode"], fields["implementation"], knobs]
+    parts += [fields[k] for k in ("api", "thread_layout") if fields[k] not in ("registers", "regular")]
     return "-".join(filter(None, parts))
 
 

@@ -170,6 +170,30 @@ def test_mathematical_functions():
         np.testing.assert_allclose(filled(elementary, (1, 1), x, n=18), expected, rtol=1e-13)
 
 
+# -- writes through views ------------------------------------------------------------------------------------------------------
+# numba once removed them as dead where it had inlined one of these calls.
+
+
+@dm.kernel
+def through_views(out):
+    r, q, s = cuda.local.array(4, np.complex64), ALONE.registers(), cuda.shared.array(4, np.complex64)
+    i = cuda.grid(1)
+    for k in range(4):
+        r.view(np.float32)[2 * k], r.view(np.float32)[2 * k + 1] = k + 1, 0
+        ALONE.as_real(q)[2 * k], ALONE.as_real(q)[2 * k + 1] = k + 1, 0
+        s.view(np.float32)[2 * k], s.view(np.float32)[2 * k + 1] = k + 1, 0
+    cuda.syncthreads()
+    cuda.syncwarp()
+    cuda.threadfence()
+    if cuda.gridsize(1) > i:
+        for k in range(4):
+            out[k] = r[k].real + 10 * q[k].real + 100 * s[k].real + cuda.selp(True, 0, 1)
+
+
+def test_writes_through_a_view_are_kept():
+    assert filled(through_views, (1, 1)).tolist() == [111, 222, 333, 444]
+
+
 # -- functions, closures and modules ------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,7 @@ def test_plans_that_differ_in_any_field_differ():
         {"fft_type": "r2c", "real_mode": "normal"},
         {"transposition": "by_complex"},
         {"thread_layout": "transposed"},
+        {"api": "shared"},
         {"implementation": "cufftdx"},
     ]
     changes.append({"execution": "thread", "elements_per_thread": None, "ffts_per_block": None})
@@ -184,7 +185,7 @@ def test_a_plan_cannot_be_changed():
     [
         ('{"plan": "FTF", "size": 8}', r"^plan must be one of 'FFT', .*, got 'FTF' \(did you mean 'FFT'\?\)$"),
         ("[]", "^plan must be one of 'FFT', .*, got None$"),
-        ('{"plan": "FFT", "size": 8, "stride": 2}', "^FFT has no field 'stride'; its fields are arch, complex_layout, direction, "),
+        ('{"plan": "FFT", "size": 8, "stride": 2}', "^FFT has no field 'stride'; its fields are api, arch, complex_layout, direction, "),
         ('{"plan": "FFT", "size": 0}', r"^size must be .*, got 0 \(nearest: 1\)$"),
     ],
 )

@@ -120,7 +120,8 @@ def _function(name: str, factory: Any) -> Any:
         raise NotImplementedError(name)
 
     stand_in.__name__ = name
-    overload(stand_in, inline="always", prefer_literal=True)(factory)
+    # Not inline="always": after inlining numba removes writes through views of an array as dead.
+    overload(stand_in, prefer_literal=True)(factory)
     return stand_in
 
 
@@ -157,15 +158,22 @@ def _gridsize(ndim):
     return lambda ndim: (low.word(6) * low.word(9), low.word(7) * low.word(10), low.word(8) * low.word(11))
 
 
-@intrinsic
-def _barrier(typingctx):
-    def codegen(context, builder, sig, args):
-        build = current_build()
-        if build is not None and not build.single_thread:  # reached through another name: `c = cuda; c.syncthreads()`
-            build.single_thread.append("cuda.syncthreads")
-        return context.get_dummy_value()
+def _barrier(context, builder, sig, args):
+    build = current_build()
+    if build is not None and not build.single_thread:  # reached through another name: `c = cuda; c.syncthreads()`
+        build.single_thread.append("cuda.syncthreads")
+    return context.get_dummy_value()
 
-    return nbt.none(), codegen
+
+# Intrinsics, since those are lowered anew in every kernel; a function is once.
+@intrinsic
+def syncthreads(typingctx):
+    return nbt.none(), _barrier
+
+
+@intrinsic
+def syncwarp(typingctx, mask=None):
+    return nbt.none(nbt.Omitted(None) if mask is None else mask), _barrier
 
 
 _none = _function("none", lambda: lambda: None)
@@ -191,8 +199,6 @@ def missing_here(what: object) -> TargetError:
 
 grid = _function("grid", _grid)
 gridsize = _function("gridsize", _gridsize)
-syncthreads = _function("syncthreads", lambda: lambda: _barrier())  # type: ignore[call-arg]
-syncwarp = _function("syncwarp", lambda mask=None: lambda mask=None: _barrier())  # type: ignore[call-arg]
 
 local = _namespace("cuda.local", array=_array_maker("local"))
 shared = _namespace("cuda.shared", array=_array_maker("shared"))
