@@ -26,6 +26,7 @@ class Element(NamedTuple):
 
 
 _TABLE = (
+    Element("float16", np.float16, nbt.float16, "__half", "float16", False, 3),
     Element("float32", np.float32, nbt.float32, "float", "float32", False, 5),
     Element("float64", np.float64, nbt.float64, "double", "float64", False, 6),
     Element("complex64", np.complex64, nbt.complex64, "float2", "float32", True, 5),
@@ -37,20 +38,21 @@ BY_NAME = {e.name: e for e in _TABLE}
 BY_NUMBA = {e.numba: e for e in _TABLE}
 
 
-def precision(value: object, what: str = "precision") -> Element:
-    """The real element for what a user may write: ``np.float32``, ``"float32"``, a dtype, or a complex of that precision."""
+def precision(value: object, what: str = "precision", valid: tuple[str, ...] = ("float32", "float64")) -> Element:
+    """The real element for what a user may write: ``np.float32``, ``"float32"``, a dtype, or a complex of that precision; one of *valid*."""
     try:
         name = "None" if value is None else np.dtype(value).name  # type: ignore[call-overload]  # NumPy takes None for float64
     except TypeError:
         name = str(value)
     element = BY_NAME.get(name)
-    if element is None or element.real not in ("float32", "float64"):
-        raise PlanError(f"{what} must be np.float32 or np.float64, got {value!r}")
+    if element is None or element.real not in valid:
+        names = [f"np.{v}" for v in valid]
+        raise PlanError(f"{what} must be {', '.join(names[:-1])} or {names[-1]}, got {value!r}")
     return BY_NAME[element.real]
 
 
 def complex_of(real: Element) -> Element:
-    """The complex element of a real precision."""
+    """The complex element of a real precision (there is none of float16)."""
     return BY_NAME["complex64" if real.name == "float32" else "complex128"]
 
 

@@ -21,7 +21,7 @@ from numba.core.errors import NumbaError
 from ..errors import DevmathError, LaunchError, TargetError
 from ..functions import Array, DeviceFunction, Part, required_length
 from ..plan import CPU, BoundPlan, Dim3, Plan
-from . import cpu_cuda, cpu_math, rewrite  # noqa: F401
+from . import cpu_cuda, cpu_half, cpu_math, rewrite  # noqa: F401
 from . import cpu_intrinsics as low
 from .check import check_registers
 from .common import Build, PlanType, building, current_build, lower_constant, make_templates, meaning_of
@@ -36,6 +36,7 @@ def _install() -> None:
     from numba.core.typing.typeof import typeof_impl
 
     lowering = cpu_cuda.LOWERING
+    cpu_half.install()
 
     def lower(key: tuple, fn: DeviceFunction) -> None:
         lowering.lower(key, PlanType, nbt.VarArg(nbt.Any))(functools.partial(_lower_call, fn))
