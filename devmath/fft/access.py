@@ -31,7 +31,7 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, plan: Any, traits: Any, which: str) -> Side:
         """The side ``"input"`` or ``"output"``."""
-        real = traits[f"{which}_type"] is not plan.value_type
+        real = plan.is_real(which)
         pairs = real and traits.real_mode == "folded"
         each = 2 if pairs else 1
         units, length = traits[f"{which}_elements_per_thread"] // each, traits[f"{which}_length"] // each

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 #: Sizes above ``ANY_SIZE`` that cuFFTDx has an implementation for, by precision; which of them fit depends on the architecture's shared memory.
 LARGE = {
+    "float16": (9261, 10000, 10648, 12167, 13824, 15625, 16384, 16807, 17576, 19683, 21952, 24389, 27000, 29791, 32768),
     "float32": (9261, 10000, 10648, 12167, 13824, 15625, 16384, 16807, 17576, 19683, 20736, 21952, 24389, 27000, 29791, 32768),
     "float64": (9261, 10000, 10648, 12167, 13824, 15625, 16384),
 }
 ANY_SIZE = 8192
-THREAD_LIMIT = {"float32": 64, "float64": 40}
+THREAD_LIMIT = {"float16": 64, "float32": 64, "float64": 40}
 
 FFT_TYPES = {"c2c": 0, "r2c": 1, "c2r": 2}
 LAYOUTS = {"natural": 0, "packed": 1, "full": 2}
@@ -67,13 +68,13 @@ def operators(plan: FFT, arch: Arch, knobs: Knobs) -> tuple[tuple[int, int | tup
         (_OP["api"], 0),
         (_OP["sm"], arch.number),
         (_OP["size"], plan.size),
-        (_OP["precision"], types.precision(plan.precision).mathdx or 0),
+        (_OP["precision"], types.BY_NAME[np.dtype(plan.precision).name].mathdx or 0),
         (_OP["type"], FFT_TYPES[plan.fft_type]),
         (_OP["direction"], 0 if plan.direction == "forward" else 1),
         (_OP["execution"], 1 if plan.execution == "block" else 0),
     ]
     if plan.fft_type != "c2c":
-        ops.append((_OP["real_fft_options"], (LAYOUTS[plan.complex_layout], REAL_MODES[plan.fields["real_mode"] or "normal"])))
+        ops.append((_OP["real_fft_options"], (LAYOUTS[plan.complex_layout], REAL_MODES[real_mode(plan)])))
     if plan.execution == "block":
         if elements:
             ops.append((_OP["elements_per_thread"], elements))
@@ -84,6 +85,12 @@ def operators(plan: FFT, arch: Arch, knobs: Knobs) -> tuple[tuple[int, int | tup
         if plan.fields["transposition"]:
             ops.append((_OP["transposition"], TRANSPOSITIONS[plan.fields["transposition"]]))
     return tuple(ops)
+
+
+def real_mode(plan: FFT) -> str:
+    """The way in which cuFFTDx is to do a real transform that leaves it open: in half precision two real numbers are a 32-bit word for memory."""
+    whole = plan.half and plan.execution == "block" and plan.size >= 4 and not plan.size & (plan.size - 1)
+    return plan.fields["real_mode"] or ("folded" if whole else "normal")
 
 
 def valid_knobs(plan: FFT, arch: Arch) -> list[tuple[int, int]]:
@@ -101,14 +108,16 @@ def ask(plan: FFT, arch: Arch, ops: tuple) -> dict[str, Any]:
     for name in ("elements_per_thread", "storage_size", "stride"):
         found[name] = d.trait(_TRAIT[name])
     if plan.fft_type != "c2c":
-        folded = plan.fields["real_mode"] == "folded"
-        found["real_mode"] = plan.fields["real_mode"] or "normal"
+        found["real_mode"] = real_mode(plan)
+        folded = found["real_mode"] == "folded"
         for side, real in (("input", plan.fft_type == "r2c"), ("output", plan.fft_type == "c2r")):
             for what in ("length", "elements_per_thread"):
                 # cuFFTDx counts a folded side in pairs; rows are counted in their own elements.
                 found[f"{side}_{what}"] = d.trait(_TRAIT[f"{side}_{what}"]) * (2 if real and folded else 1)
+    if plan.half:
+        found["storage_size"] *= 4  # the parts of two transforms' elements
     if plan.execution == "thread":
-        return {**found, "ffts_per_block": 1, "block_dim": [1, 1, 1], "shared_memory_size": 0, "stride": 1}
+        return {**found, "ffts_per_block": 2 if plan.half else 1, "block_dim": [1, 1, 1], "shared_memory_size": 0, "stride": 1}
     found["ffts_per_block"] = d.trait(_TRAIT["ffts_per_block"])
     found["block_dim"] = list(d.traits(_TRAIT["block_dim"], 3))
     found["shared_memory_size"] = d.trait(_TRAIT["shared_memory_size"])

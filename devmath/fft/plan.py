@@ -13,7 +13,7 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, records, shared, stockham
+from . import cufftdx, half, records, shared, stockham
 
 #: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
 #: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
@@ -31,7 +31,7 @@ class FFT(Plan):
     size : number of points. ``execution="block"``: 1 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
         20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 1 to 64 in
         float32, 1 to 40 in float64.
-    precision : ``np.float32`` or ``np.float64``; the elements are complex64 or complex128.
+    precision : ``np.float16``, ``np.float32`` or ``np.float64``; the elements are complex64 or complex128, or two numbers of float16 (see below).
     fft_type : ``"c2c"``, ``"r2c"`` (real to complex) or ``"c2r"`` (complex to real).
     direction : ``"forward"`` (exponent sign -1; ``"r2c"`` is forward) or ``"inverse"`` (``"c2r"`` is inverse). Neither normalises, as in cuFFT.
     execution : ``"block"`` (the threads of a block work on it together) or ``"thread"`` (each thread on its own).
@@ -66,7 +66,7 @@ class FFT(Plan):
     """
 
     kind_name: ClassVar[str] = "FFT"
-    variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD, "shared": shared.RECORDS}
+    variants: ClassVar = {"block": records.BLOCK, "thread": records.THREAD, "shared": shared.RECORDS, "half": half.BLOCK, "half thread": half.THREAD}
     constants: ClassVar = ("size", "precision", "fft_type", "direction", "execution", "complex_layout", "api", "thread_layout")
     trait_names: ClassVar = (
         "elements_per_thread",
@@ -99,7 +99,7 @@ class FFT(Plan):
         implementation: str | None = None,
         arch: str | None = None,
     ):
-        real = types.precision(precision)
+        real = types.precision(precision, valid=("float16", "float32", "float64"))
         for name, got, valid in (
             ("fft_type", fft_type, list(cufftdx.FFT_TYPES)),
             ("direction", direction, ["forward", "inverse", None]),
@@ -132,6 +132,8 @@ class FFT(Plan):
         self._check_type()
         self._check_size(real.name)
         self._check_knobs()
+        if self.half:
+            self._check_half()
         if implementation == "devmath" and (size > 1 or execution == "thread"):
             self._check_own()
         if self.arch is not None and (self._own(_arch.parse(self.arch)) or mathdx.find_library() is not None):
@@ -166,7 +168,7 @@ class FFT(Plan):
             return
         large = cufftdx.LARGE[real]
         if folded:
-            most = 65536 if real == "float32" else 32768
+            most = 32768 if real == "float64" else 65536
             if n & (n - 1) or not 4 <= n <= most:
                 near = min(max(4, 1 << max(0, round(float(np.log2(max(n, 1)))))), most)
                 raise PlanError(f"size must be a power of two, 4 to {most}, for {real} with real_mode='folded', got {n} (nearest: {near})")
@@ -213,6 +215,14 @@ class FFT(Plan):
                     f"{_arch.MAX_THREADS_PER_BLOCK}: {mend}"
                 )
 
+    def _check_half(self) -> None:
+        for name, plain in (("api", "registers"), ("implementation", "cufftdx")):
+            if self.fields[name] not in (plain, None):
+                raise PlanError(f"{name}={self.fields[name]!r} is for precision=np.float32 and np.float64; np.float16 has {plain!r}")
+        per_block = self.fields["ffts_per_block"]
+        if per_block is not None and per_block % 2:
+            raise PlanError(f"ffts_per_block must be even with precision=np.float16, where a thread works on two transforms, got {per_block}")
+
     def _check_own(self) -> None:
         if self.execution == "thread":
             raise PlanError("implementation='devmath' has block execution alone; execution='thread' is cuFFTDx's")
@@ -234,7 +244,14 @@ class FFT(Plan):
     @property
     def variant(self) -> str:
         """Which of the plan's tables of device functions is in force."""
+        if self.half:
+            return "half" if self.execution == "block" else "half thread"
         return "shared" if self.api == "shared" else self.execution
+
+    @property
+    def half(self) -> bool:
+        """Whether the plan is one of half precision, in which a thread works on two transforms at once."""
+        return self.precision is np.float16
 
     @property
     def _split(self) -> bool:
@@ -253,6 +270,8 @@ class FFT(Plan):
         f, transform = self.fields, self._transform
         if self.size == 1:
             return True
+        if self.half:
+            return False
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
@@ -269,13 +288,13 @@ class FFT(Plan):
         return f"FFT({self.size})"
 
     def element_type(self) -> Any:
-        """numba's complex64 or complex128."""
-        return types.complex_of(types.precision(self.precision)).numba
+        """numba's complex64 or complex128, or float16."""
+        return types.BY_NAME[np.dtype(self.value_type).name].numba
 
     @property
     def value_type(self) -> type:
-        """NumPy type of the elements: ``np.complex64`` or ``np.complex128``."""
-        return types.complex_of(types.precision(self.precision)).numpy
+        """NumPy type of the elements: ``np.complex64`` or ``np.complex128``; of the numbers that they are made of, ``np.float16``."""
+        return np.float16 if self.half else types.complex_of(types.precision(self.precision)).numpy
 
     def inverse(self) -> FFT:
         """The plan of the other direction, with everything else the same (and on each target the same layout of elements over threads)."""
@@ -284,16 +303,18 @@ class FFT(Plan):
 
     def row_type(self, side: str) -> Any:
         """numba type of the elements of a row on a side, ``"input"`` or ``"output"``."""
-        is_real = self.fft_type == {"input": "r2c", "output": "c2r"}[side]
-        return types.precision(self.precision).numba if is_real else self.element_type()
+        return records.real_of(self) if self.is_real(side) else self.element_type()
+
+    def is_real(self, side: str) -> bool:
+        """Whether the elements on a side, ``"input"`` or ``"output"``, are real."""
+        return self.fft_type == {"input": "r2c", "output": "c2r"}[side]
 
     def _row_traits(self) -> dict[str, Any]:
         """Types and lengths of the rows on both sides."""
         n = self.size
         layout = {"natural": n // 2 + 1, "packed": n // 2, "full": n}[self.complex_layout]
-        reals = {"r2c": ("input",), "c2r": ("output",), "c2c": ()}[self.fft_type]
-        lengths = {side: n if side in reals or not self._split else layout for side in _SIDES}
-        kinds = {side: self.precision if side in reals else self.value_type for side in _SIDES}
+        lengths = {side: n if self.is_real(side) or not self._split else layout for side in _SIDES}
+        kinds = {side: self.precision if self.is_real(side) else self.value_type for side in _SIDES}
         return {f"{side}_length": lengths[side] for side in _SIDES} | {f"{side}_type": kinds[side] for side in _SIDES}
 
     # -- what a target knows ------------------------------------------------------
@@ -359,7 +380,7 @@ class FFT(Plan):
     def _data_size(self) -> int:
         """Complex elements that either side takes; two real ones fill one."""
         rows = self._row_traits()
-        return max(rows[f"{side}_length"] if rows[f"{side}_type"] is self.value_type else -(-self.size // 2) for side in _SIDES)
+        return max(-(-self.size // 2) if self.is_real(side) else rows[f"{side}_length"] for side in _SIDES)
 
     def _shared_traits(self, target: Arch) -> Traits:
         """Those of the same transform in registers; its exchange takes the place of the data, which are in registers meanwhile."""
@@ -384,17 +405,17 @@ class FFT(Plan):
     def _cpu_traits(self) -> Traits:
         rows, storage = self._row_traits(), self._data_size
         # The CPU's transform needs no scratch memory; a kernel that keeps one transform of its own there has room for it.
-        scratch = max(self.size, storage) * np.dtype(self.value_type).itemsize if self.execution == "block" else 0
+        scratch = max(self.size, storage) * np.dtype(self.value_type).itemsize * (4 if self.half else 1) if self.execution == "block" else 0
         return Traits(
             rows,
             elements_per_thread=self.size,
             input_elements_per_thread=rows["input_length"],
             output_elements_per_thread=rows["output_length"],
-            storage_size=storage,
+            storage_size=storage * (4 if self.half else 1),
             data_size=storage,
             stride=1,
             value_type=self.value_type,
-            ffts_per_block=1,
+            ffts_per_block=2 if self.half else 1,
             block_dim=Dim3(1),
             shared_memory_size=scratch,
             implementation="numpy",
@@ -422,10 +443,13 @@ class FFT(Plan):
         return self._gpu_traits({**found, "implementation": "devmath"})
 
     def _traits_of_one_point(self, target: Arch) -> Traits:
-        per_block = 1 if self.execution == "thread" else self.fields["ffts_per_block"] or _POINTS_PER_BLOCK
-        block = Dim3(per_block, 1) if self._turned else Dim3(1, per_block)
+        each = 2 if self.half else 1  # transforms of a thread
+        per_block = each if self.execution == "thread" else self.fields["ffts_per_block"] or _POINTS_PER_BLOCK
+        block = Dim3(per_block // each, 1) if self._turned else Dim3(1, per_block // each)
         ones = ("elements_per_thread", "storage_size", "stride", *(f"{side}_elements_per_thread" for side in _SIDES))
         found = {"arch": target.name, "ffts_per_block": per_block, "block_dim": block, "shared_memory_size": 0, "real_mode": "normal"}
+        if self.half:
+            found["storage_size"] = 4
         return self._gpu_traits({**dict.fromkeys(ones, 1), **found, "implementation": "devmath"})
 
     def source(self, traits: Traits) -> Source | None:
@@ -463,7 +487,7 @@ class FFT(Plan):
                 raise LaunchError(f"{self.short_name()} sets its own block, {tuple(traits.block_dim)}; leave block out, got {block}")
             return Dim3(-(-batch // traits.ffts_per_block)), traits.block_dim
         threads = block or 128
-        return Dim3(-(-batch // threads)), Dim3(threads)
+        return Dim3(-(-batch // (threads * traits.ffts_per_block))), Dim3(threads)
 
 
 def _integer(name: str, value: Any) -> int:

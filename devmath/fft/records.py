@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numba import types as nbt
 
+from .. import types
 from ..functions import Arg, Array, DeviceFunction, Values, View
 from . import access
 
@@ -121,7 +122,7 @@ def row_of(side):
 
 def real_of(plan):
     """numba type of the plan's real numbers."""
-    return nbt.float32 if plan.precision is np.float32 else nbt.float64
+    return types.BY_NAME[np.dtype(plan.precision).name].numba
 
 
 def reals_of(plan):

@@ -39,7 +39,7 @@ class _Lanes:
 
     def __init__(self, plan, traits, which):
         self.length = traits[f"{which}_length"]
-        self.real = traits[f"{which}_type"] is not plan.value_type
+        self.real = plan.is_real(which)
         self.across, self.alone = access.turned(plan), access.alone(plan, traits)
         self.threads = traits.block_dim.y if self.across else traits.block_dim.x
         self.steps = -(-self.length // self.threads)
