@@ -1,5 +1,6 @@
 """Fourier transforms inside kernels, from cuFFTDx."""
 
+from .nd import FFTN
 from .plan import FFT
 
-__all__ = ["FFT"]
+__all__ = ["FFT", "FFTN"]

@@ -25,3 +25,20 @@ def execute(plan: Any) -> Callable:
         c2c(registers[:size], registers[:size], _AXIS, forward, 1.0, 1)
 
     return execute
+
+
+def execute_axes(shape: tuple[int, ...], forward: bool) -> Callable:
+    """The same of an FFTN plan, along all axes."""
+    n0, n1, n2 = shape[0], shape[1], shape[-1]
+    axes = np.arange(len(shape))
+    if len(shape) == 2:
+
+        def execute(data):
+            c2c(data[:n0, :n1], data[:n0, :n1], axes, forward, 1.0, 1)
+
+        return execute
+
+    def execute(data):
+        c2c(data[:n0, :n1, :n2], data[:n0, :n1, :n2], axes, forward, 1.0, 1)
+
+    return execute
