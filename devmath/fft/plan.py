@@ -13,11 +13,7 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, half, records, shared, stockham
-
-#: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
-#: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
-_SUGGESTED = {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)}
+from . import cufftdx, defaults, half, records, shared, stockham
 
 _SIDES = ("input", "output")
 _POINTS_PER_BLOCK = 128
@@ -275,7 +271,7 @@ class FFT(Plan):
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
-            transform.serves
+            transform.serves(where)
             and f["elements_per_thread"] in (None, *transform.valid_elements)
             and f["complex_layout"] != "full"
             and f["real_mode"] != "normal"
@@ -319,24 +315,29 @@ class FFT(Plan):
 
     # -- what a target knows ------------------------------------------------------
 
-    def _knobs(self) -> cufftdx.Knobs:
-        asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
-        plain = (
-            self.execution == "block"
-            and self.fft_type == "c2c"
-            and self.precision is np.float32
-            and not (self._turned or self.fields["transposition"])
-        )
-        return _SUGGESTED.get(self.size, asked) if plain and asked == (None, None) else asked
-
     def _knobs_on(self, target: Arch) -> cufftdx.Knobs:
         """The knobs for cuFFTDx, which itself takes one transform a block where neighbouring threads are to have neighbouring transforms."""
-        elements, per_block = self._knobs()
+        elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
         if not self._turned or per_block is not None:
-            return elements, per_block
+            return self._measured_knobs(target) if (elements, per_block) == (None, None) else (elements, per_block)
         one = self._ask(target, (elements, 1))
         room = min(_arch.MAX_THREADS_PER_BLOCK // one["block_dim"][1], target.shared_limit // max(one["shared_memory_size"], 1))
         return elements, max(1, min(stockham.TURNED_FFTS, room))
+
+    def _measured_knobs(self, target: Arch) -> cufftdx.Knobs:
+        """cuFFTDx's fastest knobs as measured, where the plan is of the form that was measured and they fit; else it is left to cuFFTDx."""
+        f = self.fields
+        if self.execution == "thread" or f["transposition"] or f["real_mode"] or self.complex_layout != "natural":
+            return None, None
+        default = defaults.find(defaults.kind_of(self.fft_type), np.dtype(self.precision).name, self.size, target)
+        knobs = default.knobs.get("cufftdx") if default else None
+        if knobs is None:
+            return None, None
+        try:
+            self._ask(target, knobs)
+        except (PlanError, LaunchError):  # measured on another architecture
+            return None, None
+        return knobs
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
@@ -423,7 +424,7 @@ class FFT(Plan):
         )
 
     def _own_traits(self, target: Arch) -> Traits:
-        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"], target)
         threads, sides = self.size // elements, dict.fromkeys(_SIDES, elements)
         if self._split:
             spectrum = elements // 2 + (self.complex_layout == "natural")
