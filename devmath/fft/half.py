@@ -32,10 +32,10 @@ def make_batch(plan, traits):
         return batch
     per_block, across = traits.ffts_per_block, access.turned(plan)
 
-    def batch():
+    def batch_in_block():
         return (cuda.blockIdx.x & _BLOCK) * per_block + 2 * ((cuda.threadIdx.x if across else cuda.threadIdx.y) & _LANE)
 
-    return batch
+    return batch_in_block
 
 
 # -- rows to registers and back ----------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def make_load(plan, traits):
 
         return load
 
-    def load(rows, registers):
+    def load_complex(rows, registers):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], length)
         for p in range(2):
@@ -68,7 +68,7 @@ def make_load(plan, traits):
                 for part in range(2):
                     registers[4 * i + 2 * part + p] = rows[p, k, part] if p < rows.shape[0] and k < end else _ZERO
 
-    return load
+    return load_complex
 
 
 def make_load_window(plan, traits):
@@ -85,24 +85,20 @@ def make_load_window(plan, traits):
                 for i in range(units):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
-                        registers[2 * (each * i + j) + p] = (
-                            np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
-                        )
+                        registers[2 * (each * i + j) + p] = np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
 
         return load_window
 
-    def load_window(rows, window, registers):
+    def load_window_complex(rows, window, registers):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], window.shape[0], length)
         for p in range(2):
             for i in range(units):
                 k = lane + i * stride
                 for part in range(2):
-                    registers[4 * i + 2 * part + p] = (
-                        np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
-                    )
+                    registers[4 * i + 2 * part + p] = np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
 
-    return load_window
+    return load_window_complex
 
 
 def make_store(plan, traits):
@@ -124,7 +120,7 @@ def make_store(plan, traits):
 
         return store
 
-    def store(registers, rows):
+    def store_complex(registers, rows):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], length)
         for p in range(min(rows.shape[0], 2)):
@@ -134,7 +130,7 @@ def make_store(plan, traits):
                     for part in range(2):
                         rows[p, k, part] = registers[4 * i + 2 * part + p]
 
-    return store
+    return store_complex
 
 
 def make_load_gpu(plan, traits):
@@ -289,8 +285,6 @@ def _execute_one_point(plan, traits):
     return execute
 
 
-
-
 # -- the records -------------------------------------------------------------------------------------------------------
 
 
@@ -338,8 +332,8 @@ _ACCESS = (
     DeviceFunction(
         "load_window",
         (_rows("input"), _WINDOW, _REGISTERS),
-        "Read this thread's elements of the input, each multiplied in float32 by the window's value at the same place (zero past its end): a scale of "
-        "1 / size in it keeps what adds up from passing 65504, half precision's largest number.",
+        "Read this thread's elements of the input, each multiplied in float32 by the window's value at the same place (zero past its end): a scale "
+        "of 1 / size in it keeps what adds up from passing 65504, half precision's largest number.",
         meaning=make_load_window,
     ),
     DeviceFunction(

@@ -17,6 +17,8 @@ from . import cufftdx, defaults, half, records, shared, stockham
 
 _SIDES = ("input", "output")
 _POINTS_PER_BLOCK = 128
+#: Threads that a block in half precision has at least, by default; cuFFTDx itself takes those of two transforms, 16 at 512 points.
+_HALF_THREADS = 64
 
 
 class FFT(Plan):
@@ -25,9 +27,9 @@ class FFT(Plan):
     Parameters
     ----------
     size : number of points. ``execution="block"``: 1 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
-        20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 1 to 64 in
-        float32, 1 to 40 in float64.
-    precision : ``np.float16``, ``np.float32`` or ``np.float64``; the elements are complex64 or complex128, or two numbers of float16 (see below).
+        20736, 21952, 24389, 27000, 29791, 32768; float16 those but 20736) as far as the architecture's shared memory goes.
+        ``execution="thread"``: 1 to 64 in float32 and float16, 1 to 40 in float64.
+    precision : ``np.float16``, ``np.float32`` or ``np.float64``: complex elements of twice 16 (see below), 32 or 64 bits.
     fft_type : ``"c2c"``, ``"r2c"`` (real to complex) or ``"c2r"`` (complex to real).
     direction : ``"forward"`` (exponent sign -1; ``"r2c"`` is forward) or ``"inverse"`` (``"c2r"`` is inverse). Neither normalises, as in cuFFT.
     execution : ``"block"`` (the threads of a block work on it together) or ``"thread"`` (each thread on its own).
@@ -53,8 +55,12 @@ class FFT(Plan):
     below. On the host a trait is that of the current GPU (the CPU target's where there is none); :meth:`traits` asks for any architecture,
     with or without a GPU.
 
-    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have), ``data_size`` (complex
-    elements of one transform in shared memory, for ``api="shared"``), ``stride`` (between a
+    In half precision a thread works on two transforms at once, ``batch()`` and the next one, and its elements are numbers of float16, four for a
+    complex element of the two. Their rows are arrays of float16 of shape (2, length, 2), with real and imaginary parts in the last axis, or
+    (2, length) where they are real: ``x[b : b + 2]`` of an array of all transforms. ``ffts_per_block`` counts transforms and is even.
+
+    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have; in half precision,
+    numbers of float16), ``data_size`` (complex elements of one transform in shared memory, for ``api="shared"``), ``stride`` (between a
     thread's elements), ``block_dim``, ``shared_memory_size`` (bytes), ``implementation``, and of the rows that go in and come out, in their own
     elements: ``input_type``, ``output_type``, ``input_length``, ``output_length``, ``input_elements_per_thread``, ``output_elements_per_thread``.
 
@@ -316,18 +322,24 @@ class FFT(Plan):
     # -- what a target knows ------------------------------------------------------
 
     def _knobs_on(self, target: Arch) -> cufftdx.Knobs:
-        """The knobs for cuFFTDx, which itself takes one transform a block where neighbouring threads are to have neighbouring transforms."""
+        """The knobs for cuFFTDx, which itself takes the fewest transforms a block where neighbouring threads are to have neighbouring transforms,
+        and in half precision."""
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
-        if not self._turned or per_block is not None:
-            return self._measured_knobs(target) if (elements, per_block) == (None, None) else (elements, per_block)
-        one = self._ask(target, (elements, 1))
-        room = min(_arch.MAX_THREADS_PER_BLOCK // one["block_dim"][1], target.shared_limit // max(one["shared_memory_size"], 1))
-        return elements, max(1, min(stockham.TURNED_FFTS, room))
+        if (elements, per_block) == (None, None):
+            elements, per_block = self._measured_knobs(target)
+        if per_block is not None or self.execution == "thread" or not (self._turned or self.half):
+            return elements, per_block
+        each = 2 if self.half else 1  # transforms of a thread
+        one = self._ask(target, (elements, each))
+        threads = one["block_dim"][1 if self._turned else 0]
+        want = stockham.TURNED_FFTS if self._turned else -(-_HALF_THREADS // threads)
+        room = min(_arch.MAX_THREADS_PER_BLOCK // threads, target.shared_limit // max(one["shared_memory_size"], 1))
+        return elements, each * max(1, min(want, room))
 
     def _measured_knobs(self, target: Arch) -> cufftdx.Knobs:
         """cuFFTDx's fastest knobs as measured, where the plan is of the form that was measured and they fit; else it is left to cuFFTDx."""
         f = self.fields
-        if self.execution == "thread" or f["transposition"] or f["real_mode"] or self.complex_layout != "natural":
+        if self.execution == "thread" or self._turned or f["transposition"] or f["real_mode"] or self.complex_layout != "natural":
             return None, None
         default = defaults.find(defaults.kind_of(self.fft_type), np.dtype(self.precision).name, self.size, target)
         knobs = default.knobs.get("cufftdx") if default else None
@@ -343,7 +355,7 @@ class FFT(Plan):
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
         devmath's own transforms, all that are powers of two."""
         if self.execution == "thread":
-            return [(self.size, 1)]
+            return [(self.size, 2 if self.half else 1)]
         where = _gpu(arch)
         if self._own(where):
             return self._transform.valid_knobs(where) if self.size > 1 else [(1, f) for f in (32, 64, 128, 256, 512, 1024)]
