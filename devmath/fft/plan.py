@@ -13,11 +13,7 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, half, records, shared, stockham
-
-#: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
-#: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
-_SUGGESTED = {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)}
+from . import cufftdx, defaults, half, records, shared, stockham
 
 _SIDES = ("input", "output")
 _POINTS_PER_BLOCK = 128
@@ -281,7 +277,7 @@ class FFT(Plan):
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
-            transform.serves
+            transform.serves(where)
             and f["elements_per_thread"] in (None, *transform.valid_elements)
             and f["complex_layout"] != "full"
             and f["real_mode"] != "normal"
@@ -325,20 +321,12 @@ class FFT(Plan):
 
     # -- what a target knows ------------------------------------------------------
 
-    def _knobs(self) -> cufftdx.Knobs:
-        asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
-        plain = (
-            self.execution == "block"
-            and self.fft_type == "c2c"
-            and self.precision is np.float32
-            and not (self._turned or self.fields["transposition"])
-        )
-        return _SUGGESTED.get(self.size, asked) if plain and asked == (None, None) else asked
-
     def _knobs_on(self, target: Arch) -> cufftdx.Knobs:
         """The knobs for cuFFTDx, which itself takes the fewest transforms a block where neighbouring threads are to have neighbouring transforms,
         and in half precision."""
-        elements, per_block = self._knobs()
+        elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
+        if (elements, per_block) == (None, None):
+            elements, per_block = self._measured_knobs(target)
         if per_block is not None or self.execution == "thread" or not (self._turned or self.half):
             return elements, per_block
         each = 2 if self.half else 1  # transforms of a thread
@@ -347,6 +335,21 @@ class FFT(Plan):
         want = stockham.TURNED_FFTS if self._turned else -(-_HALF_THREADS // threads)
         room = min(_arch.MAX_THREADS_PER_BLOCK // threads, target.shared_limit // max(one["shared_memory_size"], 1))
         return elements, each * max(1, min(want, room))
+
+    def _measured_knobs(self, target: Arch) -> cufftdx.Knobs:
+        """cuFFTDx's fastest knobs as measured, where the plan is of the form that was measured and they fit; else it is left to cuFFTDx."""
+        f = self.fields
+        if self.execution == "thread" or self._turned or f["transposition"] or f["real_mode"] or self.complex_layout != "natural":
+            return None, None
+        default = defaults.find(defaults.kind_of(self.fft_type), np.dtype(self.precision).name, self.size, target)
+        knobs = default.knobs.get("cufftdx") if default else None
+        if knobs is None:
+            return None, None
+        try:
+            self._ask(target, knobs)
+        except (PlanError, LaunchError):  # measured on another architecture
+            return None, None
+        return knobs
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
@@ -433,7 +436,7 @@ class FFT(Plan):
         )
 
     def _own_traits(self, target: Arch) -> Traits:
-        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"], target)
         threads, sides = self.size // elements, dict.fromkeys(_SIDES, elements)
         if self._split:
             spectrum = elements // 2 + (self.complex_layout == "natural")
