@@ -185,6 +185,22 @@ def test_compiles_for_every_architecture(fft, where):
     assert compiled.cubin[:4] == b"\x7fELF" and {fft, fft.inverse()} <= {plan for plan, _ in compiled.build.plans()}
 
 
+def test_a_second_kernel_of_a_plan_is_linked_as_the_first():
+    """numba-cuda compiles ``execute`` once; the code that it calls is in both kernels."""
+    fft = FFT(32, api="shared")
+
+    def one(x):
+        fft.execute(fft.data())
+
+    def another(x):
+        fft.execute(fft.data())
+        x[0, 0] = fft.data()[0]
+
+    builds = [compile_kernel(kernel, (nbt.complex64[:, ::1],), parse("sm_90a")).build for kernel in (one, another)]
+    assert builds[0].sources == builds[1].sources != {}
+    assert set(builds[0].calls) == set(builds[1].calls)
+
+
 def test_mistakes_are_named(xp):
     with pytest.raises(PlanError, match=r"^api='shared' is for execution='block'; a thread keeps its elements to itself$"):
         FFT(8, execution="thread", api="shared")

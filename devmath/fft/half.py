@@ -19,7 +19,6 @@ from .access import Side
 
 _LANE = 0x3FF
 _BLOCK = 0x7FFFFFFF
-_ZERO = np.float16(0)
 
 
 def make_batch(plan, traits):
@@ -55,7 +54,7 @@ def make_load(plan, traits):
                 for i in range(units):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
-                        registers[2 * (each * i + j) + p] = rows[p, k] if p < rows.shape[0] and k < end else _ZERO
+                        registers[2 * (each * i + j) + p] = rows[p, k] if p < rows.shape[0] and k < end else np.float16(0)
 
         return load
 
@@ -66,7 +65,7 @@ def make_load(plan, traits):
             for i in range(units):
                 k = lane + i * stride
                 for part in range(2):
-                    registers[4 * i + 2 * part + p] = rows[p, k, part] if p < rows.shape[0] and k < end else _ZERO
+                    registers[4 * i + 2 * part + p] = rows[p, k, part] if p < rows.shape[0] and k < end else np.float16(0)
 
     return load_complex
 
@@ -85,7 +84,7 @@ def make_load_window(plan, traits):
                 for i in range(units):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
-                        registers[2 * (each * i + j) + p] = np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
+                        registers[2 * (each * i + j) + p] = np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
 
         return load_window
 
@@ -96,7 +95,7 @@ def make_load_window(plan, traits):
             for i in range(units):
                 k = lane + i * stride
                 for part in range(2):
-                    registers[4 * i + 2 * part + p] = np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
+                    registers[4 * i + 2 * part + p] = np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
 
     return load_window_complex
 
@@ -153,7 +152,7 @@ def make_load_gpu(plan, traits):
                     k = lane + i * stride
                     for part in range(2):
                         inside = p < rows.shape[0] and (k if not paired else 2 * k + part) < end
-                        registers[4 * i + 2 * part + p] = read_part(rows, p, k, part) if inside else _ZERO
+                        registers[4 * i + 2 * part + p] = read_part(rows, p, k, part) if inside else np.float16(0)
         elif layout == 1:
             for i in range(units):
                 k = lane + i * stride
@@ -271,16 +270,16 @@ def _execute_one_point(plan, traits):
 
     def alone(registers):
         if is_real:
-            registers[2] = _ZERO
-            registers[3] = _ZERO
+            registers[2] = np.float16(0)
+            registers[3] = np.float16(0)
 
     if plan.execution == "thread":
         return alone
 
     def execute(registers, scratch):
         if is_real:
-            registers[2] = _ZERO
-            registers[3] = _ZERO
+            registers[2] = np.float16(0)
+            registers[3] = np.float16(0)
 
     return execute
 

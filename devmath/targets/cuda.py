@@ -99,13 +99,38 @@ def _lower_call(fn: DeviceFunction, context, builder, sig, args):
             need = required_length(arg, ty.traits)
             if need is not None:
                 _trap_unless_length(builder, context.make_array(arg_type)(context, builder, value).nitems, need)
-        inner = sig.replace(args=tuple(sig.args[1:]), recvr=None)
-        return context.compile_internal(builder, meaning_of(fn, ty), inner, args[1:])
+        return _call_meaning(fn, context, builder, sig, args)
+    _need(source, ty.target, context)
+    return _call_symbol(fn, source.symbol, context, builder, sig, args)
+
+
+def _need(source: sources.Source, target: Any, context) -> None:
+    """Have the code of *source* linked."""
+    build = current_build()
     if build is not None:
         build.sources[source] = None
     else:
-        context.active_code_library.add_linking_file(_linkable(source, ty.target))
-    return _call_symbol(fn, source.symbol, context, builder, sig, args)
+        context.active_code_library.add_linking_file(_linkable(source, target))
+
+
+#: What the meanings that call other plans noted when they were compiled, by numba-cuda's own key: it compiles a meaning once.
+_noted: dict[Any, Build] = {}
+
+
+def _call_meaning(fn: DeviceFunction, context, builder, sig, args):
+    ty: PlanType = sig.args[0]
+    meaning, inner = meaning_of(fn, ty), sig.replace(args=tuple(sig.args[1:]), recvr=None)
+    with building(Build()) as noted:
+        result = context.compile_internal(builder, meaning, inner, args[1:])
+    key = (meaning.__code__, inner, tuple(c.cell_contents for c in meaning.__closure__ or ()))
+    if noted.calls:
+        _noted[key] = noted
+    noted, build = _noted.get(key, noted), current_build()
+    if build is not None:
+        build.calls.update(noted.calls)
+    for source in noted.sources:
+        _need(source, ty.target, context)
+    return result
 
 
 def _allocate(spec: Array, context, builder, ty: PlanType):
