@@ -84,7 +84,9 @@ def make_load_window(plan, traits):
                 for i in range(units):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
-                        registers[2 * (each * i + j) + p] = np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
+                        registers[2 * (each * i + j) + p] = (
+                            np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
+                        )
 
         return load_window
 
@@ -95,7 +97,9 @@ def make_load_window(plan, traits):
             for i in range(units):
                 k = lane + i * stride
                 for part in range(2):
-                    registers[4 * i + 2 * part + p] = np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
+                    registers[4 * i + 2 * part + p] = (
+                        np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
+                    )
 
     return load_window_complex
 
@@ -297,7 +301,11 @@ def _rows(side):
         f"one or two rows of the {side}, an array of float16 (any strides) of shape (2, length) on a real side, (2, length, 2) on a complex one, "
         f"real parts at [..., 0] and imaginary parts at [..., 1]: `x[b : b + 2]`; {past[side]}"
     )
-    return Arg("rows", "row", text, lambda plan: (nbt.float16,), _ndim(side))
+
+    def form(plan):
+        return f"float16 of shape (2, length{'' if plan.is_real(side) else ', 2'}), the rows of two transforms, such as x[b : b + 2]"
+
+    return Arg("rows", "row", text, lambda plan: (nbt.float16,), _ndim(side), form)
 
 
 _REGISTERS = Arg("registers", "registers", "this thread's elements: `registers()`, or a local array of `storage_size` float16")
