@@ -20,6 +20,8 @@ PATTERNS = ("convolution", "transform")
 KNOBS = ("implementation", "real_mode", "elements_per_thread", "ffts_per_block")
 
 _TURNED_FFTS = (4, 8, 16, 32)
+_FFTS = (1, 2, 4, 8, 16, 32, 64, 128)
+_FEW = 3  # pairs that cuFFTDx recommends, where it leaves something to try
 _MOST_WORDS = 64  # 32-bit words of data a thread: more leave too few registers for the arithmetic
 _MOST_THREADS = 256  # of a block with several transforms
 #: Rows with which a candidate's results are checked: two of the largest blocks and some to spare.
@@ -78,6 +80,8 @@ def _of(base: FFT, plan: FFT, arch: Arch) -> list[FFT]:
     pairs = base.replace(ffts_per_block=None).valid_knobs(arch)
     if not own and plan.thread_layout == "transposed":
         pairs = [(e, f) for e in sorted({e for e, _ in pairs}) for f in _TURNED_FFTS]
+    elif not own and len(pairs) <= _FEW:
+        pairs = sorted({*pairs, *((e, f) for e, most in pairs for f in _FFTS if f <= most)})
     asked = plan.fields["elements_per_thread"], plan.fields["ffts_per_block"]
     pairs = [p for p in pairs if all(a in (None, k) for a, k in zip(asked, p, strict=True))]
     light = [p for p in pairs if _words(plan, p[0]) <= _MOST_WORDS] or pairs
