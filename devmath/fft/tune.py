@@ -110,7 +110,9 @@ class Case:
 
     def __init__(self, plan: FFT, pattern: str):
         if plan.half and plan.thread_layout == "transposed":
-            raise TuningError(f"{plan.short_name()}: half precision with thread_layout='transposed' is tuned with a kernel of your own as the pattern")
+            raise TuningError(
+                f"{plan.short_name()}: half precision with thread_layout='transposed' is tuned with a kernel of your own as the pattern"
+            )
         self.plan, self.pattern = plan, pattern
         self._traits = plan.traits("cpu")  # rows are the same on all targets
         self._fused = pattern == "convolution"

@@ -69,7 +69,7 @@ class Workers:
                 process.kill()
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
-            process.wait()
+            _end(process)
 
     def submit(self, plan: Plan, patterns: Sequence[str], arch: Arch) -> Future[Built]:
         """Compile devmath's own kernels of a plan, one for each pattern, for an architecture; jobs are taken in the order of their submission."""
@@ -86,7 +86,7 @@ class Workers:
             process.stdin.flush()
             line = process.stdout.readline()
         if not line:
-            code = process.wait()
+            code = _end(process)
             self._own.process = None
             return Built((), "stopped" if self._closed else f"the process that compiled it ended with code {code}")
         answer = json.loads(line)
@@ -112,6 +112,14 @@ def _start() -> subprocess.Popen:
     command = [sys.executable, "-c", _CODE]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment, text=True, encoding="utf-8")
+
+
+def _end(process: subprocess.Popen) -> int:
+    """Close the pipes of a process that has ended, or is about to; its exit code."""
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):  # what was not written is not wanted any more
+            pipe.close()  # type: ignore[union-attr]
+    return process.wait()
 
 
 def _packed(kernel: Linked) -> dict[str, Any]:
