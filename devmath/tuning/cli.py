@@ -103,7 +103,8 @@ def _line(entry: store.Entry) -> str:
 
 def _described(plan: Plan) -> str:
     """What of a plan is not as it would be if it were left out."""
-    plain = dict(type(plan)(plan.fields["size"]).identity()[1:])
+    kind: Any = type(plan)
+    plain = dict(kind(plan.fields["size"]).identity()[1:])
     said = [f"{k}={v!r}" for k, v in plan.identity()[1:] if k != "size" and v != plain[k]]
     return f"{plan.kind_name}({', '.join([str(plan.fields['size']), *said])})"
 
