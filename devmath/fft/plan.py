@@ -303,6 +303,30 @@ class FFT(Plan):
         other = {"c2c": "c2c", "r2c": "c2r", "c2r": "r2c"}[self.fft_type]
         return self.replace(fft_type=other, direction="inverse" if self.direction == "forward" else "forward")
 
+    def tuned(self, batch: int | None = None, pattern: Any = "convolution", measure: Any = None, progress: Any = None, again: bool = False) -> FFT:
+        """The same plan with the knobs that are the fastest on the device at hand, as measured now or before (``docs/tuning.md``).
+
+        Knobs that the plan names stay; the others become fields of the plan that is returned. Its :meth:`inverse` has the same ones. A plan that
+        is not asked for ``tuned()`` never reads what was measured.
+
+        Parameters
+        ----------
+        batch : transforms of a launch; what is measured serves for all batches with the same next power of two. ``None``: 256 MiB of input.
+        pattern : the kernel that is measured: ``"convolution"`` (this transform, a product, and the inverse), ``"transform"``, or a function of the
+            plan that gives ``(kernel, args)`` or ``(kernel, args, launch)`` of a kernel of one's own, on arrays of the GPU.
+        measure : the device to measure on (:class:`devmath.tuning.measure.Device`); ``None``: the current GPU.
+        progress : ``True`` for a line on the standard error, ``False`` for none, ``None`` for one where that is a terminal; or a function of (done,
+            total, text).
+        again : measure even if it was measured before.
+
+        Raises
+        ------
+        TuningError without a GPU, unless the plan names an ``arch`` for which a measurement is kept; where no candidate gives right results.
+        """
+        from ..tuning.search import tuned
+
+        return tuned(self, batch, pattern, measure, progress, again)  # type: ignore[return-value]
+
     def row_type(self, side: str) -> Any:
         """numba type of the elements of a row on a side, ``"input"`` or ``"output"``."""
         return records.real_of(self) if self.is_real(side) else self.element_type()
