@@ -185,7 +185,8 @@ def test_where_nothing_works_it_says_why(monkeypatch, folder):
 
 def test_bad_arguments_are_told():
     device = FakeGpu(None)
-    with pytest.raises(ValueError, match=r"^pattern must be one of 'convolution', 'transform', got 'convolve' \(did you mean 'convolution'\?\); or it is"):
+    choices = r"^pattern must be one of 'convolution', 'transform', got 'convolve' \(did you mean 'convolution'\?\); or it is"
+    with pytest.raises(ValueError, match=choices):
         FFT(64).tuned(pattern="convolve", measure=device)
     for batch in (0, 1.5, True):
         with pytest.raises(ValueError, match="batch must be an integer of at least 1, got"):
@@ -298,7 +299,7 @@ def test_a_kernel_whose_code_cannot_be_told_is_measured_each_time(data, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("got", [None, (1, ()), (scaled,), ()], ids=repr)
+@pytest.mark.parametrize("got", [None, (1, ()), (scaled,), ()], ids=["nothing", "no kernel", "one thing", "empty"])
 def test_a_pattern_that_gives_something_else_is_refused(got):
     with pytest.raises(TuningError, match=r"a pattern returns \(kernel, args\) or \(kernel, args, launch\)"):
         FEW.tuned(pattern=lambda plan: got, measure=FakeGpu(None))
