@@ -1,4 +1,4 @@
-"""``devmath info | demo | cache | reference``."""
+"""``devmath info | demo | tune | cache | reference``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from . import __version__, arch, cache, reference
 from .codegen import link, mathdx, nvrtc, versions
+from .tuning import cli as tune
 
 
 def _ask(question: Callable[[], object]) -> str:
@@ -95,9 +96,10 @@ def _cache_command(what: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command ``devmath``."""
     parser = argparse.ArgumentParser(prog="devmath", description="Device math libraries inside kernels written in Python.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="info | demo | cache | reference")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | demo | tune | cache | reference")
     commands.add_parser("info", help="print the versions of everything that takes part")
     commands.add_parser("demo", help="price options on a real price series, and say where it ran", add_help=False)
+    tune.add_parser(commands)
     caching = commands.add_parser("cache", help="look at or empty the cache of compiled code")
     caching.add_argument("what", choices=["info", "clear"])
     pages = commands.add_parser("reference", help="print the reference page of a plan's device functions")
@@ -112,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "reference":
         print(reference.page(next(k for k in reference.plans() if k.kind_name == args.plan)), end="")
         return 0
+    if args.command == "tune":
+        return tune.run(args)
     if args.command == "cache":
         return _cache_command(args.what)
     for name, value in info():

@@ -59,6 +59,10 @@ class ArtifactError(DevmathError, ValueError):
     """A saved kernel is damaged or is not one."""
 
 
+class TuningError(DevmathError, RuntimeError):
+    """Knobs cannot be measured here, or what was measured cannot be read."""
+
+
 def one_of(what: str, got: object, valid: Iterable[object]) -> str:
     """``what must be one of a, b, c, got x``, with the nearest choice when *got* looks like a slip of the pen."""
     choices = list(valid)

@@ -32,7 +32,7 @@ def package_digest() -> str:
     """A hash over devmath's own sources: what they generate changes with them."""
     h = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted([*root.rglob("*.py"), *(root / "lto").glob("*.cu*")]):
+    for path in sorted([*root.rglob("*.py"), *(root / "lto").glob("*.cu*"), *root.rglob("*.json")]):
         h.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return h.hexdigest()
 

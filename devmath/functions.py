@@ -38,6 +38,8 @@ class Arg(NamedTuple):
         Element types that a ``"row"`` may have, as a function of the plan; the plan's value type where it is left out.
     ndim
         Dimensions of an array, as a function of the plan; 1 where it is left out.
+    form
+        What an array must be, for messages, as a function of the plan.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Arg(NamedTuple):
     doc: str = ""
     dtypes: Callable[[Any], tuple[nbt.Type, ...]] | None = None
     ndim: Callable[[Any], int] | None = None
+    form: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,16 +187,17 @@ def _check_one(call: str, arg: Arg, plan: Plan, ty: nbt.Type, written: bool) -> 
             raise KernelTypeError(f"{call}: {arg.name} is {got}, it must be a real number")
         return nbt.float32
     ndim = arg.ndim(plan) if arg.ndim else 1
+    form = f": {arg.form(plan)}" if arg.form else ""
     if not isinstance(ty, nbt.Array):
         hint = f" (one element; was a {ndim}-D array indexed?)" if isinstance(ty, nbt.Float | nbt.Complex) else ""
-        raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a {ndim}-D array")
+        raise KernelTypeError(f"{call}: {arg.name} is {got}{hint}, it must be a {ndim}-D array{form}")
     if ty.ndim != ndim:
-        one = "one transform or one thread's elements" if ndim == 1 else "one transform"
-        raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be {ndim}-D ({one} at a time)")
+        one = form or (" (one transform or one thread's elements at a time)" if ndim == 1 else " (one transform at a time)")
+        raise KernelTypeError(f"{call}: {arg.name} is a {got}, it must be {ndim}-D{one}")
     wanted = (nbt.uint32,) if arg.kind == "state" else arg.dtypes(plan) if arg.dtypes else (plan.element_type(),)
     if arg.kind != "shared" and ty.dtype not in wanted:
         what = "thread data" if arg.kind == "registers" else "shared data" if arg.kind == "data" else arg.name
-        raise KernelTypeError(f"{call}: {what} is {ty.dtype}, the {plan.kind_name} works on {' or '.join(map(str, wanted))}")
+        raise KernelTypeError(f"{call}: {what} is {ty.dtype}, the {plan.kind_name} works on {' or '.join(map(str, wanted))}{form}")
     if (arg.kind in ("registers", "state") or arg.kind == "data" and ndim == 1) and ty.layout != "C":
         makers = {"registers": "registers() or cuda.local.array make", "state": "new_state() or cuda.local.array make", "data": "data() makes"}
         raise KernelTypeError(f"{call}: {arg.name} must be contiguous, as {plan.short_name()}.{makers[arg.kind]} it")

@@ -102,6 +102,11 @@ class Kernel:
                 self._linked[key] = self._from_disk(types, arch)
         return self._linked[key]
 
+    def adopt(self, types: tuple[nbt.Type, ...], linked: Linked) -> None:
+        """Take a kernel that another process linked from the same source."""
+        with self._lock:
+            self._linked.setdefault((types, linked.arch), linked)
+
     def _from_disk(self, types: tuple[nbt.Type, ...], arch: Arch) -> Linked:
         try:
             code = fingerprint.of_function(self.py_func)

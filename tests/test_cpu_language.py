@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import devmath as dm
-from devmath.errors import ArgumentError, LaunchError, TargetError
+from devmath.errors import ArgumentError, LaunchError
 
 FFT = dm.fft.FFT(8)
 INVERSE = FFT.inverse()
@@ -126,11 +126,6 @@ def test_records_and_zero_dimensions():
     total = np.zeros(())
     kernel[1, 1](np.array([(1, 2.5), (2, 0.25)], [("a", "i4"), ("b", "f8")]), total)
     assert total == 3.0
-
-
-def test_what_numba_does_not_compile_for_the_cpu_is_one_line():
-    with pytest.raises(TargetError, match="^copy: numba does not compile this for the CPU: float16$"):
-        copy[1, 1](np.float16(1), np.zeros((), np.float16))
 
 
 def test_a_read_only_array_is_not_written():

@@ -37,7 +37,8 @@ def test_every_half_is_widened_exactly(dtype):
 def test_numbers_beside_every_half_and_midway_are_rounded_as_by_numpy(dtype):
     finite = np.sort(ALL[np.isfinite(ALL)].astype(dtype))
     middle = (finite[1:] + finite[:-1]) / 2
-    x = np.concatenate([finite, middle, np.nextafter(middle, dtype(-np.inf)), np.nextafter(middle, dtype(np.inf)), dtype([1e30, -1e30, np.inf, -np.inf, np.nan])])
+    beside = [np.nextafter(middle, dtype(end)) for end in (-np.inf, np.inf)]
+    x = np.concatenate([finite, middle, *beside, dtype([1e30, -1e30, np.inf, -np.inf, np.nan])])
     with np.errstate(over="ignore"):
         want = x.astype(np.float16)
     np.testing.assert_array_equal(copied(x, np.float16), want)
@@ -55,6 +56,31 @@ def test_integers(dtype):
     x = np.array([0, 1, 1, 0, 1] if dtype is np.bool_ else [0, 1, 2, 100, 127], dtype)
     np.testing.assert_array_equal(copied(x, np.float16), x.astype(np.float16))
     np.testing.assert_array_equal(copied(x.astype(np.float16), dtype), x)
+
+
+@pytest.mark.parametrize("value", [np.float16(0.1), np.float16(65504), np.float16(-np.inf)])
+def test_an_argument_of_a_kernel(value):
+    @dm.kernel
+    def put(x, y):
+        y[0], y[1] = x, x * np.float32(2)
+
+    y = np.zeros(2, np.float32)
+    put[1, 1](value, y)
+    np.testing.assert_array_equal(y, [np.float32(value), np.float32(value) * 2])
+
+
+def test_fields_and_shared_memory():
+    @dm.kernel
+    def work(x, y):
+        s = cuda.shared.array(2, np.float16)
+        s[0] = x[0].a
+        x[1].a = s[0] * np.float16(2)
+        y[()] = x[1].a
+
+    x, y = np.zeros(2, [("a", "f2"), ("b", "f4")]), np.zeros((), np.float16)
+    x["a"] = 3
+    work[1, 1](x, y)
+    assert y == 6 and x["a"].tolist() == [3, 6]
 
 
 def test_arithmetic_is_that_of_float32(rng):

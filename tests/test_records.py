@@ -21,14 +21,16 @@ from devmath.targets.common import PlanType
 from devmath.targets.cuda import compile_kernel
 
 BLOCK, THREAD, SHARED = FFT(512, ffts_per_block=1), FFT(4, execution="thread"), FFT(512, ffts_per_block=1, api="shared")
-EXAMPLES = {("FFT", "block"): BLOCK, ("FFT", "thread"): THREAD, ("FFT", "shared"): SHARED, ("Philox", "thread"): Philox()}
+HALF, HALF_THREAD = FFT(512, np.float16, elements_per_thread=16, ffts_per_block=2), FFT(4, np.float16, execution="thread")
+FFTS = {"block": BLOCK, "thread": THREAD, "shared": SHARED, "half": HALF, "half thread": HALF_THREAD}
+EXAMPLES = {**{("FFT", variant): plan for variant, plan in FFTS.items()}, ("Philox", "thread"): Philox()}
 RECORDS = [(kind, variant, name) for (kind, variant), plan in EXAMPLES.items() for name in plan.functions]
 
 # --- kernels that call every record of a plan class, and what they are called with ------------------------------------
 
 
-def fft_kernel(block, thread, shared, cuda=cuda):
-    def call_all(x, y, seen, xt, yt, seen_t, window, z):
+def fft_kernel(block, thread, shared, half, half_thread, cuda=cuda):
+    def call_all(x, y, seen, xt, yt, seen_t, window, z, xh, yh, seen_h, xht, yht, seen_ht, reals):
         r, s, b = block.registers(), block.scratch(), block.batch()
         if b < x.shape[0]:
             block.load(x[b], r)
@@ -66,11 +68,39 @@ def fft_kernel(block, thread, shared, cuda=cuda):
             shared.store(d, z[c])
             shared.as_real(d)[0] = 1
             seen[c, 0] += d[0].real - 1
+        cuda.syncthreads()
+        h, hs, e = half.registers(), half.scratch(), half.batch()
+        if e < xh.shape[0]:
+            half.load(xh[e : e + 2], h)
+            if reals.shape[0] > 0:
+                half.load_window(xh[e : e + 2], reals, h)
+        half.execute(h, hs)
+        half.multiply(window, h)
+        if e < xh.shape[0]:
+            half.store(h, yh[e : e + 2])
+            for i in range(half.elements_per_thread):
+                if half.active(i) and half.input_active(i) and half.output_active(i):
+                    for p in range(min(2, xh.shape[0] - e)):
+                        seen_h[e + p, half.index(i)] += half.input_index(i) + 1 - half.output_index(i)
+        g, f = half_thread.registers(), half_thread.batch()
+        if f < xht.shape[0]:
+            half_thread.load(xht[f : f + 2], g)
+            if reals.shape[0] > 0:
+                half_thread.load_window(xht[f : f + 2], reals, g)
+            half_thread.execute(g)
+            half_thread.multiply(window, g)
+            half_thread.store(g, yht[f : f + 2])
+            for i in range(half_thread.elements_per_thread):
+                if half_thread.active(i) and half_thread.input_active(i) and half_thread.output_active(i):
+                    for p in range(min(2, xht.shape[0] - f)):
+                        k = half_thread.index(i)
+                        seen_ht[f + p, k] += half_thread.input_index(i) + 1 - half_thread.output_index(i)
 
     return call_all
 
 
 FFT_TYPES = (nbt.complex64[:, ::1], nbt.complex64[:, ::1], nbt.int64[:, ::1]) * 2 + (nbt.float32[::1], nbt.complex64[:, ::1])
+FFT_TYPES += (nbt.float16[:, :, ::1], nbt.float16[:, :, ::1], nbt.int64[:, ::1]) * 2 + (nbt.float32[::1],)
 #: What a Philox record's arguments are in the kernel; a record with an argument of another name needs a line here.
 GIVEN = {"seed": "w[i, 0]", "stream": "w[i, 1]", "step": "w[i, 2]", "offset": "w[i, 3]", "mean": "0.5", "scale": "2.0", "state": "state"}
 GIVEN |= {name: f"w[i, {k}]" for k, name in enumerate("xyzw")}
@@ -102,7 +132,7 @@ def philox_kernel(plan, cuda=cuda):
 
 PHILOX_TYPES = (nbt.uint64[:, ::1], nbt.uint32[:, ::1], nbt.float32[:, ::1], nbt.float64[:, ::1])
 #: Plan class -> the kernel of every record, its signature, the plans in it.
-EXERCISES = {"FFT": (fft_kernel, FFT_TYPES, (BLOCK, THREAD, SHARED)), "Philox": (philox_kernel, PHILOX_TYPES, (Philox(),))}
+EXERCISES = {"FFT": (fft_kernel, FFT_TYPES, tuple(FFTS.values())), "Philox": (philox_kernel, PHILOX_TYPES, (Philox(),))}
 
 
 def called(build):
@@ -167,7 +197,7 @@ class Interpreted:
             return self.traits[name] if name in self.traits else getattr(self.plan, name)
         fn = self.plan.functions[name]
         if isinstance(fn.returns, Array | Part):
-            kinds = {nbt.complex64: np.complex64, nbt.complex128: np.complex128, nbt.uint32: np.uint32}
+            kinds = {nbt.complex64: np.complex64, nbt.complex128: np.complex128, nbt.uint32: np.uint32, nbt.float16: np.float16}
             shape = fn.returns.shape if isinstance(fn.returns, Part) else fn.returns.count
             return lambda: np.full(shape(self.traits), 77, kinds[fn.returns.dtype(self.plan)])
         meaning = self.python.function(fn.meaning(self.plan, self.traits))
@@ -181,23 +211,33 @@ def fft_arguments(rng, xp=np):
     for plan in (BLOCK, THREAD):
         x = noise(rng, (5, plan.size), plan.value_type)
         made += [xp.asarray(x), xp.zeros(x.shape, x.dtype), xp.zeros(x.shape, np.int64)]
-    return [*made, xp.asarray(rng.uniform(0.5, 1, BLOCK.size).astype(np.float32)), xp.zeros((5, SHARED.size), SHARED.value_type)]
+    window = xp.asarray(rng.uniform(0.5, 1, BLOCK.size).astype(np.float32))
+    made += [window, xp.zeros((5, SHARED.size), SHARED.value_type)]
+    for plan in (HALF, HALF_THREAD):
+        x = rng.standard_normal((5, plan.size, 2)).astype(np.float16)
+        made += [xp.asarray(x), xp.zeros(x.shape, x.dtype), xp.zeros(x.shape[:2], np.int64)]
+    return [*made, window]
 
 
 def check_transforms(arguments):
-    for plan, (x, y, seen), also in ((BLOCK, arguments[:3], arguments[7:]), (THREAD, arguments[3:6], ())):
+    for plan, (x, y, seen), also in ((BLOCK, arguments[:3], arguments[7:8]), (THREAD, arguments[3:6], ())):
         w = host(arguments[6])[: plan.size]
         for got in (y, *also):
             assert error(got, w * np.fft.fft(w * host(x).astype(complex))) <= tolerance(plan)
         assert (host(seen) == 1).all()
+    for plan, (x, y, seen) in ((HALF, arguments[8:11]), (HALF_THREAD, arguments[11:14])):
+        w = host(arguments[6])[: plan.size]
+        x, y = (host(a).astype(float) @ [1, 1j] for a in (x, y))
+        assert error(y, w * np.fft.fft(w * x)) <= tolerance(plan)
+        assert (host(seen) == 1).all()
 
 
 def test_the_fft_means_the_same_compiled_and_not():
-    kernel = dm.kernel(fft_kernel(BLOCK, THREAD, SHARED))
+    kernel = dm.kernel(fft_kernel(*FFTS.values()))
     compiled, plain = (fft_arguments(np.random.default_rng(3)) for _ in range(2))
     kernel[BLOCK.launch(5)](*compiled)
     for b in range(6):
-        fft_kernel(*(Interpreted(plan, block=b) for plan in (BLOCK, THREAD, SHARED)), type("cuda", (), {"syncthreads": lambda: None}))(*plain)
+        fft_kernel(*(Interpreted(plan, block=b) for plan in FFTS.values()), type("cuda", (), {"syncthreads": lambda: None}))(*plain)
     check_transforms(compiled)
     check_transforms(plain)
     assert called(kernel.cpu.build) == records_of("FFT")
@@ -297,7 +337,7 @@ def test_every_record_compiles_for_every_architecture(kind, where):
 def test_every_record_runs_on_the_gpu(rng):
     cupy = pytest.importorskip("cupy")
     arguments = fft_arguments(rng, cupy)
-    dm.kernel(fft_kernel(BLOCK, THREAD, SHARED))[BLOCK.launch(5)](*arguments)
+    dm.kernel(fft_kernel(*FFTS.values()))[BLOCK.launch(5)](*arguments)
     check_transforms(arguments)
     w = philox_words(rng)
     kernel, got, want = dm.kernel(philox_kernel(Philox())), philox_outputs(len(w), cupy), philox_outputs(len(w))

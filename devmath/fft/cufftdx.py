@@ -138,12 +138,12 @@ def _why_not(plan: FFT, arch: Arch) -> str:
             f"{plan.short_name()} in {real} on {arch} has no implementation with elements_per_thread={asked} and "
             f"transposition={plan.fields['transposition']!r}; without elements_per_thread it can be {', '.join(map(repr, names))}"
         )
+    why = f"{plan.short_name()} in {real} on {arch} has no implementation with elements_per_thread={asked}"
     pairs = plan.valid_knobs(arch)
+    if not pairs:
+        return f"{why}, and cuFFTDx recommends no other number"
     near = min(pairs, key=lambda p: abs(p[0] - (asked or p[0])))
-    return (
-        f"{plan.short_name()} in {real} on {arch} has no implementation with elements_per_thread={asked}; "
-        f"(elements_per_thread, ffts_per_block) can be {', '.join(map(str, pairs))} (nearest: {near})"
-    )
+    return f"{why}; (elements_per_thread, ffts_per_block) can be {', '.join(map(str, pairs))} (nearest: {near})"
 
 
 def _nearest(plan: FFT, arch: Arch) -> str:

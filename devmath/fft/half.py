@@ -19,7 +19,6 @@ from .access import Side
 
 _LANE = 0x3FF
 _BLOCK = 0x7FFFFFFF
-_ZERO = np.float16(0)
 
 
 def make_batch(plan, traits):
@@ -32,10 +31,10 @@ def make_batch(plan, traits):
         return batch
     per_block, across = traits.ffts_per_block, access.turned(plan)
 
-    def batch():
+    def batch_in_block():
         return (cuda.blockIdx.x & _BLOCK) * per_block + 2 * ((cuda.threadIdx.x if across else cuda.threadIdx.y) & _LANE)
 
-    return batch
+    return batch_in_block
 
 
 # -- rows to registers and back ----------------------------------------------------------------------------------------
@@ -55,20 +54,20 @@ def make_load(plan, traits):
                 for i in range(units):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
-                        registers[2 * (each * i + j) + p] = rows[p, k] if p < rows.shape[0] and k < end else _ZERO
+                        registers[2 * (each * i + j) + p] = rows[p, k] if p < rows.shape[0] and k < end else np.float16(0)
 
         return load
 
-    def load(rows, registers):
+    def load_complex(rows, registers):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], length)
         for p in range(2):
             for i in range(units):
                 k = lane + i * stride
                 for part in range(2):
-                    registers[4 * i + 2 * part + p] = rows[p, k, part] if p < rows.shape[0] and k < end else _ZERO
+                    registers[4 * i + 2 * part + p] = rows[p, k, part] if p < rows.shape[0] and k < end else np.float16(0)
 
-    return load
+    return load_complex
 
 
 def make_load_window(plan, traits):
@@ -86,12 +85,12 @@ def make_load_window(plan, traits):
                     for j in range(each):
                         k = each * (lane + i * stride) + j
                         registers[2 * (each * i + j) + p] = (
-                            np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
+                            np.float16(np.float32(rows[p, k]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
                         )
 
         return load_window
 
-    def load_window(rows, window, registers):
+    def load_window_complex(rows, window, registers):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], window.shape[0], length)
         for p in range(2):
@@ -99,10 +98,10 @@ def make_load_window(plan, traits):
                 k = lane + i * stride
                 for part in range(2):
                     registers[4 * i + 2 * part + p] = (
-                        np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else _ZERO
+                        np.float16(np.float32(rows[p, k, part]) * window[k]) if p < rows.shape[0] and k < end else np.float16(0)
                     )
 
-    return load_window
+    return load_window_complex
 
 
 def make_store(plan, traits):
@@ -124,7 +123,7 @@ def make_store(plan, traits):
 
         return store
 
-    def store(registers, rows):
+    def store_complex(registers, rows):
         lane = 0 if alone else (cuda.threadIdx.y if across else cuda.threadIdx.x) & _LANE
         end = min(rows.shape[1], length)
         for p in range(min(rows.shape[0], 2)):
@@ -134,7 +133,7 @@ def make_store(plan, traits):
                     for part in range(2):
                         rows[p, k, part] = registers[4 * i + 2 * part + p]
 
-    return store
+    return store_complex
 
 
 def make_load_gpu(plan, traits):
@@ -157,7 +156,7 @@ def make_load_gpu(plan, traits):
                     k = lane + i * stride
                     for part in range(2):
                         inside = p < rows.shape[0] and (k if not paired else 2 * k + part) < end
-                        registers[4 * i + 2 * part + p] = read_part(rows, p, k, part) if inside else _ZERO
+                        registers[4 * i + 2 * part + p] = read_part(rows, p, k, part) if inside else np.float16(0)
         elif layout == 1:
             for i in range(units):
                 k = lane + i * stride
@@ -275,20 +274,18 @@ def _execute_one_point(plan, traits):
 
     def alone(registers):
         if is_real:
-            registers[2] = _ZERO
-            registers[3] = _ZERO
+            registers[2] = np.float16(0)
+            registers[3] = np.float16(0)
 
     if plan.execution == "thread":
         return alone
 
     def execute(registers, scratch):
         if is_real:
-            registers[2] = _ZERO
-            registers[3] = _ZERO
+            registers[2] = np.float16(0)
+            registers[3] = np.float16(0)
 
     return execute
-
-
 
 
 # -- the records -------------------------------------------------------------------------------------------------------
@@ -304,7 +301,11 @@ def _rows(side):
         f"one or two rows of the {side}, an array of float16 (any strides) of shape (2, length) on a real side, (2, length, 2) on a complex one, "
         f"real parts at [..., 0] and imaginary parts at [..., 1]: `x[b : b + 2]`; {past[side]}"
     )
-    return Arg("rows", "row", text, lambda plan: (nbt.float16,), _ndim(side))
+
+    def form(plan):
+        return f"float16 of shape (2, length{'' if plan.is_real(side) else ', 2'}), the rows of two transforms, such as x[b : b + 2]"
+
+    return Arg("rows", "row", text, lambda plan: (nbt.float16,), _ndim(side), form)
 
 
 _REGISTERS = Arg("registers", "registers", "this thread's elements: `registers()`, or a local array of `storage_size` float16")
@@ -338,8 +339,8 @@ _ACCESS = (
     DeviceFunction(
         "load_window",
         (_rows("input"), _WINDOW, _REGISTERS),
-        "Read this thread's elements of the input, each multiplied in float32 by the window's value at the same place (zero past its end): a scale of "
-        "1 / size in it keeps what adds up from passing 65504, half precision's largest number.",
+        "Read this thread's elements of the input, each multiplied in float32 by the window's value at the same place (zero past its end): a scale "
+        "of 1 / size in it keeps what adds up from passing 65504, half precision's largest number.",
         meaning=make_load_window,
     ),
     DeviceFunction(

@@ -13,14 +13,12 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, half, records, shared, stockham
-
-#: (elements_per_thread, ffts_per_block) of cuFFTDx found by measurement on an H200: fused forward, scale, inverse of 1 GiB of complex64
-#: (benchmarks/run.py). They are defaults where the user sets neither and the generator accepts them for the architecture.
-_SUGGESTED = {128: (16, 8), 256: (16, 8), 512: (16, 2), 1024: (16, 1), 2048: (16, 1), 4096: (16, 1)}
+from . import cufftdx, defaults, half, records, shared, stockham
 
 _SIDES = ("input", "output")
 _POINTS_PER_BLOCK = 128
+#: Threads that a block in half precision has at least, by default; cuFFTDx itself takes those of two transforms, 16 at 512 points.
+_HALF_THREADS = 64
 
 
 class FFT(Plan):
@@ -29,9 +27,9 @@ class FFT(Plan):
     Parameters
     ----------
     size : number of points. ``execution="block"``: 1 to 8192, and 9261, 10000, 10648, 12167, 13824, 15625, 16384 (float32 also 16807, 17576, 19683,
-        20736, 21952, 24389, 27000, 29791, 32768) as far as the architecture's shared memory goes. ``execution="thread"``: 1 to 64 in
-        float32, 1 to 40 in float64.
-    precision : ``np.float16``, ``np.float32`` or ``np.float64``; the elements are complex64 or complex128, or two numbers of float16 (see below).
+        20736, 21952, 24389, 27000, 29791, 32768; float16 those but 20736) as far as the architecture's shared memory goes.
+        ``execution="thread"``: 1 to 64 in float32 and float16, 1 to 40 in float64.
+    precision : ``np.float16``, ``np.float32`` or ``np.float64``: complex elements of twice 16 (see below), 32 or 64 bits.
     fft_type : ``"c2c"``, ``"r2c"`` (real to complex) or ``"c2r"`` (complex to real).
     direction : ``"forward"`` (exponent sign -1; ``"r2c"`` is forward) or ``"inverse"`` (``"c2r"`` is inverse). Neither normalises, as in cuFFT.
     execution : ``"block"`` (the threads of a block work on it together) or ``"thread"`` (each thread on its own).
@@ -57,8 +55,12 @@ class FFT(Plan):
     below. On the host a trait is that of the current GPU (the CPU target's where there is none); :meth:`traits` asks for any architecture,
     with or without a GPU.
 
-    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have), ``data_size`` (complex
-    elements of one transform in shared memory, for ``api="shared"``), ``stride`` (between a
+    In half precision a thread works on two transforms at once, ``batch()`` and the next one, and its elements are numbers of float16, four for a
+    complex element of the two. Their rows are arrays of float16 of shape (2, length, 2), with real and imaginary parts in the last axis, or
+    (2, length) where they are real: ``x[b : b + 2]`` of an array of all transforms. ``ffts_per_block`` counts transforms and is even.
+
+    Traits: ``elements_per_thread``, ``ffts_per_block``, ``storage_size`` (complex elements that a thread's array must have; in half precision,
+    numbers of float16), ``data_size`` (complex elements of one transform in shared memory, for ``api="shared"``), ``stride`` (between a
     thread's elements), ``block_dim``, ``shared_memory_size`` (bytes), ``implementation``, and of the rows that go in and come out, in their own
     elements: ``input_type``, ``output_type``, ``input_length``, ``output_length``, ``input_elements_per_thread``, ``output_elements_per_thread``.
 
@@ -275,7 +277,7 @@ class FFT(Plan):
         if f["implementation"] is not None or self.execution == "thread":
             return f["implementation"] == "devmath"
         return (
-            transform.serves
+            transform.serves(where)
             and f["elements_per_thread"] in (None, *transform.valid_elements)
             and f["complex_layout"] != "full"
             and f["real_mode"] != "normal"
@@ -301,6 +303,30 @@ class FFT(Plan):
         other = {"c2c": "c2c", "r2c": "c2r", "c2r": "r2c"}[self.fft_type]
         return self.replace(fft_type=other, direction="inverse" if self.direction == "forward" else "forward")
 
+    def tuned(self, batch: int | None = None, pattern: Any = "convolution", measure: Any = None, progress: Any = None, again: bool = False) -> FFT:
+        """The same plan with the knobs that are the fastest on the device at hand, as measured now or before (``docs/tuning.md``).
+
+        Knobs that the plan names stay; the others become fields of the plan that is returned. Its :meth:`inverse` has the same ones. A plan that
+        is not asked for ``tuned()`` never reads what was measured.
+
+        Parameters
+        ----------
+        batch : transforms of a launch; what is measured serves for all batches with the same next power of two. ``None``: 256 MiB of input.
+        pattern : the kernel that is measured: ``"convolution"`` (this transform, a product, and the inverse), ``"transform"``, or a function of the
+            plan that gives ``(kernel, args)`` or ``(kernel, args, launch)`` of a kernel of one's own, on arrays of the GPU.
+        measure : the device to measure on (:class:`devmath.tuning.measure.Device`); ``None``: the current GPU.
+        progress : ``True`` for a line on the standard error, ``False`` for none, ``None`` for one where that is a terminal; or a function of (done,
+            total, text).
+        again : measure even if it was measured before.
+
+        Raises
+        ------
+        TuningError without a GPU, unless the plan names an ``arch`` for which a measurement is kept; where no candidate gives right results.
+        """
+        from ..tuning.search import tuned
+
+        return tuned(self, batch, pattern, measure, progress, again)  # type: ignore[return-value]
+
     def row_type(self, side: str) -> Any:
         """numba type of the elements of a row on a side, ``"input"`` or ``"output"``."""
         return records.real_of(self) if self.is_real(side) else self.element_type()
@@ -319,30 +345,41 @@ class FFT(Plan):
 
     # -- what a target knows ------------------------------------------------------
 
-    def _knobs(self) -> cufftdx.Knobs:
-        asked = (self.fields["elements_per_thread"], self.fields["ffts_per_block"])
-        plain = (
-            self.execution == "block"
-            and self.fft_type == "c2c"
-            and self.precision is np.float32
-            and not (self._turned or self.fields["transposition"])
-        )
-        return _SUGGESTED.get(self.size, asked) if plain and asked == (None, None) else asked
-
     def _knobs_on(self, target: Arch) -> cufftdx.Knobs:
-        """The knobs for cuFFTDx, which itself takes one transform a block where neighbouring threads are to have neighbouring transforms."""
-        elements, per_block = self._knobs()
-        if not self._turned or per_block is not None:
+        """The knobs for cuFFTDx, which itself takes the fewest transforms a block where neighbouring threads are to have neighbouring transforms,
+        and in half precision."""
+        elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
+        if (elements, per_block) == (None, None):
+            elements, per_block = self._measured_knobs(target)
+        if per_block is not None or self.execution == "thread" or not (self._turned or self.half):
             return elements, per_block
-        one = self._ask(target, (elements, 1))
-        room = min(_arch.MAX_THREADS_PER_BLOCK // one["block_dim"][1], target.shared_limit // max(one["shared_memory_size"], 1))
-        return elements, max(1, min(stockham.TURNED_FFTS, room))
+        each = 2 if self.half else 1  # transforms of a thread
+        one = self._ask(target, (elements, each))
+        threads = one["block_dim"][1 if self._turned else 0]
+        want = stockham.TURNED_FFTS if self._turned else -(-_HALF_THREADS // threads)
+        room = min(_arch.MAX_THREADS_PER_BLOCK // threads, target.shared_limit // max(one["shared_memory_size"], 1))
+        return elements, each * max(1, min(want, room))
+
+    def _measured_knobs(self, target: Arch) -> cufftdx.Knobs:
+        """cuFFTDx's fastest knobs as measured, where the plan is of the form that was measured and they fit; else it is left to cuFFTDx."""
+        f = self.fields
+        if self.execution == "thread" or self._turned or f["transposition"] or f["real_mode"] or self.complex_layout != "natural":
+            return None, None
+        default = defaults.find(defaults.kind_of(self.fft_type), np.dtype(self.precision).name, self.size, target)
+        knobs = default.knobs.get("cufftdx") if default else None
+        if knobs is None:
+            return None, None
+        try:
+            self._ask(target, knobs)
+        except (PlanError, LaunchError):  # measured on another architecture
+            return None, None
+        return knobs
 
     def valid_knobs(self, arch: object = None) -> list[tuple[int, int]]:
         """(elements_per_thread, ffts_per_block) pairs on an architecture (default: the current device): those that cuFFTDx recommends, or, of
         devmath's own transforms, all that are powers of two."""
         if self.execution == "thread":
-            return [(self.size, 1)]
+            return [(self.size, 2 if self.half else 1)]
         where = _gpu(arch)
         if self._own(where):
             return self._transform.valid_knobs(where) if self.size > 1 else [(1, f) for f in (32, 64, 128, 256, 512, 1024)]
@@ -423,7 +460,7 @@ class FFT(Plan):
         )
 
     def _own_traits(self, target: Arch) -> Traits:
-        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"])
+        elements, per_block = self._transform.knobs(self.fields["elements_per_thread"], self.fields["ffts_per_block"], target)
         threads, sides = self.size // elements, dict.fromkeys(_SIDES, elements)
         if self._split:
             spectrum = elements // 2 + (self.complex_layout == "natural")

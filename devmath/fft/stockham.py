@@ -14,25 +14,13 @@ import numpy as np
 from .. import arch as _arch
 from ..arch import Arch
 from ..codegen.sources import ShimSource
+from . import defaults
 
 FILE = "fft.cu"
 _PAD_LEAST = 8
 #: Transforms of a block whose neighbouring threads work on neighbouring transforms: 16 complex64 make a whole cache line.
 TURNED_FFTS = 16
 _TURNED_SHARED = 96 * 1024  # bytes: two blocks a multiprocessor on data-centre GPUs, one on all others
-
-#: (elements_per_thread, ffts_per_block) found by measurement on an H200: transforms and fused convolutions of 1 GiB (benchmarks/run.py).
-SUGGESTED = {
-    "float32": {
-        64: (8, 8), 128: (16, 8), 256: (16, 2), 512: (16, 1), 1024: (16, 1), 2048: (16, 1), 4096: (32, 1), 8192: (32, 1), 16384: (32, 1),
-    },
-    "float64": {64: (8, 8), 128: (8, 4), 256: (8, 2), 512: (16, 1), 1024: (16, 1), 2048: (16, 1), 4096: (8, 1), 8192: (16, 1)},
-}  # fmt: skip
-#: The same for real transforms, whose elements are real numbers.
-SUGGESTED_REAL = {
-    "float32": {128: (16, 8), 256: (32, 4), 512: (32, 2), 1024: (32, 1), 2048: (64, 4), 4096: (32, 1), 8192: (64, 1), 16384: (64, 1)},
-    "float64": {128: (16, 8), 256: (16, 4), 512: (16, 2), 1024: (32, 1), 2048: (32, 1), 4096: (32, 1), 8192: (32, 1)},
-}
 
 
 def radices(size: int, elements: int) -> tuple[int, ...]:
@@ -52,14 +40,19 @@ class Transform(NamedTuple):
     split: bool  # of *size* real numbers, taken as half as many complex ones
     turned: bool  # neighbouring threads have neighbouring transforms
 
-    @property
-    def _suggested(self) -> tuple[int, int] | None:
-        return (SUGGESTED_REAL if self.split else SUGGESTED)[self.real].get(self.size)
+    def _default(self, arch: Arch) -> defaults.Default | None:
+        return defaults.find("real" if self.split else "c2c", self.real, self.size, arch)
 
-    @property
-    def serves(self) -> bool:
-        """Whether these transforms are the ones to take where nothing else is said."""
-        return self._suggested is not None
+    def _suggested(self, arch: Arch) -> tuple[int, int] | None:
+        """The measured knobs, if the architecture has room for them."""
+        default = self._default(arch)
+        knobs = default.knobs.get("devmath") if default else None
+        return knobs if knobs and knobs[0] in self.valid_elements and self._fit(*knobs, arch) else None
+
+    def serves(self, arch: Arch) -> bool:
+        """Whether these transforms are the ones to take where nothing else is said: they were measured to be faster than cuFFTDx's."""
+        default = self._default(arch)
+        return default is not None and default.implementation == "devmath"
 
     @property
     def valid_elements(self) -> list[int]:
@@ -79,11 +72,11 @@ class Transform(NamedTuple):
 
     def fits(self, elements: int | None, per_block: int | None, arch: Arch) -> bool:
         """Whether an architecture has the shared memory and the threads."""
-        return self._fit(*self.knobs(elements, per_block), arch)
+        return self._fit(*self.knobs(elements, per_block, arch), arch)
 
-    def knobs(self, elements: int | None, per_block: int | None) -> tuple[int, int]:
-        """What is left open, filled in."""
-        suggested = self._suggested
+    def knobs(self, elements: int | None, per_block: int | None, arch: Arch) -> tuple[int, int]:
+        """What is left open, filled in: with measured values, else by rule."""
+        suggested = self._suggested(arch)
         if elements is None:
             some = 32 if self.split else 16
             elements = suggested[0] if suggested else max(e for e in self.valid_elements if e <= some or self.size // e > 256)

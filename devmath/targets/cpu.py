@@ -16,9 +16,8 @@ import numba
 import numpy as np
 from numba import types as nbt
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError
 
-from ..errors import DevmathError, LaunchError, TargetError
+from ..errors import LaunchError, TargetError
 from ..functions import Array, DeviceFunction, Part, required_length
 from ..plan import CPU, BoundPlan, Dim3, Plan
 from . import cpu_cuda, cpu_half, cpu_math, rewrite  # noqa: F401
@@ -213,12 +212,7 @@ class CpuKernel:
         sig = (nbt.uintp, nbt.int64, nbt.int64, nbt.Tuple(argtypes))
         if sig not in self._run.overloads:
             with global_compiler_lock, building(self._build):
-                try:
-                    self._run.compile(sig)
-                except NotImplementedError as e:
-                    if isinstance(e, DevmathError | NumbaError):
-                        raise
-                    raise TargetError(f"{self._name}: numba does not compile this for the CPU: {e}") from None
+                self._run.compile(sig)
 
     def check_block(self, name: str, block: Dim3) -> None:
         """Refuse a block of several threads where they would have to wait for each other."""

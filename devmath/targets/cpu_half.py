@@ -10,8 +10,9 @@ import functools
 import numpy as np
 from llvmlite import ir
 from numba import types as nbt
+from numba.core import boxing, pythonapi
 from numba.core.datamodel.models import FloatModel, PrimitiveModel
-from numba.extending import register_model
+from numba.extending import NativeValue, register_model
 
 from . import cpu_cuda
 
@@ -79,6 +80,20 @@ def install() -> None:
         lowering.lower_cast(nbt.float16, other)(widen)
     for other in set(numbers) - {nbt.float16}:
         lowering.lower_cast(other, nbt.float16)(narrow)
+
+    others = boxing.unbox_float
+
+    def unbox(ty, value, c):
+        if ty != nbt.float16:
+            return others(ty, value, c)
+        double = others(nbt.float64, value, c)
+        made = c.context.compile_subroutine(c.builder, _to_bits, nbt.uint16(nbt.float64)).fndesc
+        function = c.context.declare_function(c.builder.module, made)
+        # Nothing to hand an exception to here, and none to hand.
+        _, bits = c.context.call_conv.call_function(c.builder, function, made.restype, made.argtypes, (double.value,))
+        return NativeValue(c.builder.bitcast(bits, _HALF), is_error=double.is_error)
+
+    pythonapi._unboxers.functions[nbt.Float] = unbox
 
     @lowering.lower_constant(nbt.float16)
     def constant(context, builder, ty, value):
