@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rocket_fft.lowlevel import c2c
 
-_AXIS = np.zeros(1, np.int64)
+_AXIS, _TWO_AXES, _THREE_AXES = np.arange(1), np.arange(2), np.arange(3)
 
 
 def execute(plan: Any) -> Callable:
@@ -30,15 +30,14 @@ def execute(plan: Any) -> Callable:
 def execute_axes(shape: tuple[int, ...], forward: bool) -> Callable:
     """The same of an FFTN plan, along all axes."""
     n0, n1, n2 = shape[0], shape[1], shape[-1]
-    axes = np.arange(len(shape))
     if len(shape) == 2:
 
         def execute(data):
-            c2c(data[:n0, :n1], data[:n0, :n1], axes, forward, 1.0, 1)
+            c2c(data[:n0, :n1], data[:n0, :n1], _TWO_AXES, forward, 1.0, 1)
 
         return execute
 
     def execute(data):
-        c2c(data[:n0, :n1, :n2], data[:n0, :n1, :n2], axes, forward, 1.0, 1)
+        c2c(data[:n0, :n1, :n2], data[:n0, :n1, :n2], _THREE_AXES, forward, 1.0, 1)
 
     return execute

@@ -103,23 +103,21 @@ def _make_active(plan, traits):
 
 def _make_load(plan, traits):
     """Where one thread has the whole transform, as is the case wherever this is run."""
-    n0, n1, n2 = plan.shape[0], plan.shape[1], plan.shape[-1]
+    n0, n1, n2, zero = plan.shape[0], plan.shape[1], plan.shape[-1], plan.value_type(0)
     if len(plan.shape) == 2:
 
         def load(x, data):
-            a, b = min(x.shape[0], n0), min(x.shape[1], n1)
-            data[a:n0, :n1] = 0
-            data[:a, b:n1] = 0
-            data[:a, :b] = x[:a, :b]
+            for i in range(n0):
+                for j in range(n1):
+                    data[i, j] = x[i, j] if i < x.shape[0] and j < x.shape[1] else zero
 
     else:
 
         def load(x, data):
-            a, b, c = min(x.shape[0], n0), min(x.shape[1], n1), min(x.shape[2], n2)
-            data[a:n0, :n1, :n2] = 0
-            data[:a, b:n1, :n2] = 0
-            data[:a, :b, c:n2] = 0
-            data[:a, :b, :c] = x[:a, :b, :c]
+            for i in range(n0):
+                for j in range(n1):
+                    for k in range(n2):
+                        data[i, j, k] = x[i, j, k] if i < x.shape[0] and j < x.shape[1] and k < x.shape[2] else zero
 
     return load
 
@@ -129,36 +127,38 @@ def _make_store(plan, traits):
     if len(plan.shape) == 2:
 
         def store(data, x):
-            a, b = min(x.shape[0], n0), min(x.shape[1], n1)
-            x[:a, :b] = data[:a, :b]
+            for i in range(min(n0, x.shape[0])):
+                for j in range(min(n1, x.shape[1])):
+                    x[i, j] = data[i, j]
 
     else:
 
         def store(data, x):
-            a, b, c = min(x.shape[0], n0), min(x.shape[1], n1), min(x.shape[2], n2)
-            x[:a, :b, :c] = data[:a, :b, :c]
+            for i in range(min(n0, x.shape[0])):
+                for j in range(min(n1, x.shape[1])):
+                    for k in range(min(n2, x.shape[2])):
+                        x[i, j, k] = data[i, j, k]
 
     return store
 
 
 def _make_multiply(plan, traits):
-    n0, n1, n2 = plan.shape[0], plan.shape[1], plan.shape[-1]
+    n0, n1, n2, zero = plan.shape[0], plan.shape[1], plan.shape[-1], plan.value_type(0)
     if len(plan.shape) == 2:
 
         def multiply(factors, data):
-            a, b = min(factors.shape[0], n0), min(factors.shape[1], n1)
-            data[a:n0, :n1] = 0
-            data[:a, b:n1] = 0
-            data[:a, :b] *= factors[:a, :b]
+            for i in range(n0):
+                for j in range(n1):
+                    data[i, j] = data[i, j] * factors[i, j] if i < factors.shape[0] and j < factors.shape[1] else zero
 
     else:
 
         def multiply(factors, data):
-            a, b, c = min(factors.shape[0], n0), min(factors.shape[1], n1), min(factors.shape[2], n2)
-            data[a:n0, :n1, :n2] = 0
-            data[:a, b:n1, :n2] = 0
-            data[:a, :b, c:n2] = 0
-            data[:a, :b, :c] *= factors[:a, :b, :c]
+            for i in range(n0):
+                for j in range(n1):
+                    for k in range(n2):
+                        there = i < factors.shape[0] and j < factors.shape[1] and k < factors.shape[2]
+                        data[i, j, k] = data[i, j, k] * factors[i, j, k] if there else zero
 
     return multiply
 
