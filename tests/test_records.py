@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numba import cuda, njit
 from numba import types as nbt
-from support import ARCHS, error, host, noise, plan_id, tolerance
+from support import ARCHS, TOLERANCE, error, host, noise, plan_id, tolerance
 
 import devmath as dm
 from devmath.arch import parse
 from devmath.codegen import link
-from devmath.fft import FFT
+from devmath.fft import FFT, FFTN
 from devmath.functions import Array, Part, Values
 from devmath.plan import _REGISTRY, CPU, Dim3
 from devmath.random import Philox
@@ -23,7 +23,8 @@ from devmath.targets.cuda import compile_kernel
 BLOCK, THREAD, SHARED = FFT(512, ffts_per_block=1), FFT(4, execution="thread"), FFT(512, ffts_per_block=1, api="shared")
 HALF, HALF_THREAD = FFT(512, np.float16, elements_per_thread=16, ffts_per_block=2), FFT(4, np.float16, execution="thread")
 FFTS = {"block": BLOCK, "thread": THREAD, "shared": SHARED, "half": HALF, "half thread": HALF_THREAD}
-EXAMPLES = {**{("FFT", variant): plan for variant, plan in FFTS.items()}, ("Philox", "thread"): Philox()}
+FFTNS = {"2-D": FFTN((8, 6), ffts_per_block=1), "3-D": FFTN((3, 4, 5), ffts_per_block=1)}
+EXAMPLES = {("Philox", "thread"): Philox()} | {(p.kind_name, variant): p for plans in (FFTS, FFTNS) for variant, p in plans.items()}
 RECORDS = [(kind, variant, name) for (kind, variant), plan in EXAMPLES.items() for name in plan.functions]
 
 # --- kernels that call every record of a plan class, and what they are called with ------------------------------------
@@ -101,6 +102,39 @@ def fft_kernel(block, thread, shared, half, half_thread, cuda=cuda):
 
 FFT_TYPES = (nbt.complex64[:, ::1], nbt.complex64[:, ::1], nbt.int64[:, ::1]) * 2 + (nbt.float32[::1], nbt.complex64[:, ::1])
 FFT_TYPES += (nbt.float16[:, :, ::1], nbt.float16[:, :, ::1], nbt.int64[:, ::1]) * 2 + (nbt.float32[::1],)
+
+
+def fftn_kernel(two, three, cuda=cuda):
+    def call_all(x, h, y, seen, x3, h3, y3, seen3):
+        d, b = two.data(), two.batch()
+        if b < x.shape[0]:
+            two.load(x[b], d)
+        two.execute(d)
+        two.multiply(h, d)
+        if b < x.shape[0]:
+            two.store(d, y[b])
+            for i in range(two.elements_per_thread):
+                if two.active(i):
+                    j, k = two.index(i)
+                    seen[b, j, k] += 1
+        cuda.syncthreads()
+        e, c = three.data(), three.batch()
+        if c < x3.shape[0]:
+            three.load(x3[c], e)
+        three.execute(e)
+        three.multiply(h3, e)
+        if c < x3.shape[0]:
+            three.store(e, y3[c])
+            for i in range(three.elements_per_thread):
+                if three.active(i):
+                    j, k, m = three.index(i)
+                    seen3[c, j, k, m] += 1
+
+    return call_all
+
+
+FFTN_TYPES = (nbt.complex64[:, :, ::1], nbt.complex64[:, ::1], nbt.complex64[:, :, ::1], nbt.int64[:, :, ::1])
+FFTN_TYPES += tuple(t.copy(ndim=t.ndim + 1) for t in FFTN_TYPES)
 #: What a Philox record's arguments are in the kernel; a record with an argument of another name needs a line here.
 GIVEN = {"seed": "w[i, 0]", "stream": "w[i, 1]", "step": "w[i, 2]", "offset": "w[i, 3]", "mean": "0.5", "scale": "2.0", "state": "state"}
 GIVEN |= {name: f"w[i, {k}]" for k, name in enumerate("xyzw")}
@@ -132,7 +166,11 @@ def philox_kernel(plan, cuda=cuda):
 
 PHILOX_TYPES = (nbt.uint64[:, ::1], nbt.uint32[:, ::1], nbt.float32[:, ::1], nbt.float64[:, ::1])
 #: Plan class -> the kernel of every record, its signature, the plans in it.
-EXERCISES = {"FFT": (fft_kernel, FFT_TYPES, tuple(FFTS.values())), "Philox": (philox_kernel, PHILOX_TYPES, (Philox(),))}
+EXERCISES = {
+    "FFT": (fft_kernel, FFT_TYPES, tuple(FFTS.values())),
+    "FFTN": (fftn_kernel, FFTN_TYPES, tuple(FFTNS.values())),
+    "Philox": (philox_kernel, PHILOX_TYPES, (Philox(),)),
+}
 
 
 def called(build):
@@ -243,6 +281,33 @@ def test_the_fft_means_the_same_compiled_and_not():
     assert called(kernel.cpu.build) == records_of("FFT")
 
 
+def fftn_arguments(rng, xp=np):
+    """The same of the FFTN kernel: input, filter, output, how often each element was met, in two and in three dimensions."""
+    made = []
+    for plan in FFTNS.values():
+        x, h = noise(rng, (5, *plan.shape), plan.value_type), noise(rng, plan.shape, plan.value_type)
+        made += [xp.asarray(x), xp.asarray(h), xp.zeros(x.shape, x.dtype), xp.zeros(x.shape, np.int64)]
+    return made
+
+
+def check_fftn(arguments):
+    for plan, (x, h, y, seen) in zip(FFTNS.values(), (arguments[:4], arguments[4:]), strict=True):
+        axes = tuple(range(1, 1 + len(plan.shape)))
+        assert error(host(y), host(h) * np.fft.fftn(host(x).astype(complex), axes=axes)) <= TOLERANCE["float32"]
+        assert (host(seen) == 1).all()
+
+
+def test_the_fftn_means_the_same_compiled_and_not():
+    kernel = dm.kernel(fftn_kernel(*FFTNS.values()))
+    compiled, plain = (fftn_arguments(np.random.default_rng(3)) for _ in range(2))
+    kernel[FFTNS["2-D"].launch(5)](*compiled)
+    for b in range(6):
+        fftn_kernel(*(Interpreted(plan, block=b) for plan in FFTNS.values()), type("cuda", (), {"syncthreads": lambda: None}))(*plain)
+    check_fftn(compiled)
+    check_fftn(plain)
+    assert called(kernel.cpu.build) == records_of("FFTN")
+
+
 def philox_words(rng):
     w = rng.integers(0, 2**64, (40, 4), np.uint64)
     w[:3] = [[0] * 4, [2**64 - 1] * 4, [2**32 - 1, 0, 2**32, 0x80000000]]
@@ -274,6 +339,21 @@ def test_philox_means_the_same_compiled_and_not(rng):
 
 
 # --- positions on the GPU, in plain Python ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [FFTN((7, 5)), FFTN((16, 16)), FFTN((3, 4, 5)), FFTN((8, 8), ffts_per_block=2)], ids=lambda p: p.short_name())
+@pytest.mark.parametrize("where", ARCHS)
+def test_all_threads_of_an_fftn_together_have_each_element_once(plan, where):
+    t = plan.traits(where)
+    width, height, _ = t.block_dim
+    count = np.zeros((2 * height, *plan.shape), int)
+    for block in range(2):
+        for lane in np.ndindex(width, height):
+            thread = Interpreted(plan, where, thread=lane, block=block, width=width)
+            for i in range(t.elements_per_thread):
+                assert thread.active(i) or thread.index(i) == tuple(n - 1 for n in plan.shape)
+                count[thread.batch()][thread.index(i)] += thread.active(i)
+    assert (count == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -325,8 +405,8 @@ def sm_of(cubin: bytes) -> int:
 def test_every_record_compiles_for_every_architecture(kind, where):
     make, signature, plans = EXERCISES[kind]
     compiled = compile_kernel(make(*plans), signature, parse(where))
-    assert called(compiled.build) == records_of(kind)
-    assert set(plans) == {plan for plan, _ in compiled.build.plans()}
+    assert {record for record in called(compiled.build) if record[0] == kind} == records_of(kind)
+    assert set(plans) == {plan for plan, _ in compiled.build.plans() if plan.kind_name == kind}
     assert sm_of(compiled.cubin) == parse(where).major * 10 + parse(where).minor
     assert len(compiled.cubin) <= 40_960 * len(plans)  # cuFFT's tables, megabytes of them, are left out
     assert compiled.name in compiled.cubin.decode("latin1")
@@ -339,6 +419,9 @@ def test_every_record_runs_on_the_gpu(rng):
     arguments = fft_arguments(rng, cupy)
     dm.kernel(fft_kernel(*FFTS.values()))[BLOCK.launch(5)](*arguments)
     check_transforms(arguments)
+    arguments = fftn_arguments(rng, cupy)
+    dm.kernel(fftn_kernel(*FFTNS.values()))[FFTNS["2-D"].launch(5)](*arguments)
+    check_fftn(arguments)
     w = philox_words(rng)
     kernel, got, want = dm.kernel(philox_kernel(Philox())), philox_outputs(len(w), cupy), philox_outputs(len(w))
     kernel[Philox().launch(len(w))](cupy.asarray(w), *got)
@@ -394,10 +477,13 @@ CHANGES = {
             "thread_layout": "transposed", "api": "shared",
         },
     ),
+    "FFTN": (
+        FFTN((8, 8)), {"shape": (8, 4), "precision": np.float64, "direction": "inverse", "ffts_per_block": 1, "arch": "sm_90a"},
+    ),
     "Philox": (Philox(), {"rounds": 7}),
 }  # fmt: skip
 #: Fields that have another value for other plans alone (tests/test_fft_real.py).
-FIXED = {"FFT": {"complex_layout", "real_mode"}, "Philox": set()}
+FIXED = {"FFT": {"complex_layout", "real_mode"}, "FFTN": set(), "Philox": set()}
 
 
 @pytest.mark.parametrize("kind", EXERCISES)

@@ -11,7 +11,7 @@ from devmath import cli, reference
 
 
 def test_all_plan_classes_have_a_page():
-    assert [kind.kind_name for kind in reference.plans()] == ["FFT", "Philox"]
+    assert [kind.kind_name for kind in reference.plans()] == ["FFT", "FFTN", "Philox"]
 
 
 @pytest.mark.parametrize("kind", reference.plans(), ids=lambda k: k.kind_name)
