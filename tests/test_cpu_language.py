@@ -381,7 +381,7 @@ def test_plans_are_constants_with_fields_and_traits():
     def kernel(out):
         out[0], out[1], out[2] = FFT.size, FFT.elements_per_thread, FFT.stride
         out[3] = FFT.block_dim[0] if FFT.direction == "forward" else -1
-        out[4] = FFT.block_dim[0] if INVERSE.direction == "forward" else -1
+        out[4] = FFT.block_dim.x if INVERSE.direction == "forward" else -1
 
     assert filled(kernel, (1, 1), n=5).tolist() == [8, 8, 1, 1, -1]
 

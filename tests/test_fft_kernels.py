@@ -92,7 +92,7 @@ def test_fields_and_traits_are_constants_in_kernels(xp):
             reals[0], reals[1] = a[0], e[0, 0].imag
             out[0], out[1], out[2] = a.size, e.shape[0], e.shape[1]
             out[3], out[4] = fft.storage_size, fft.ffts_per_block
-            out[5], out[6], out[7] = fft.block_dim
+            out[5], out[6], out[7] = fft.block_dim.x, fft.block_dim.y, fft.block_dim[2]
             out[8] = fft.shared_memory_size
             out[9] = fft.direction == "inverse"
             out[10] = fft.execution == "block"

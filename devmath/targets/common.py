@@ -88,7 +88,9 @@ def constant_type(value: Any) -> nbt.Type:
         return nbt.StringLiteral(value)
     if isinstance(value, float):
         return nbt.float64
-    if isinstance(value, Dim3 | tuple):
+    if isinstance(value, Dim3):
+        return nbt.NamedUniTuple(nbt.int64, len(value), Dim3)
+    if isinstance(value, tuple):
         return nbt.UniTuple(nbt.int64, len(value))
     if isinstance(value, type) and issubclass(value, np.generic):
         return nbt.NumberClass(_numba_dtype(value))
