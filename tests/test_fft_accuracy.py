@@ -156,6 +156,7 @@ def sizes_of(kind, sizes):
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_every_size_means(precision, kind, rng):
+    """Of all types and layouts. NumPy computes float32 in double precision inside, so the next tests have its errors."""
     large = [n for n in SPREAD[precision] if precision != "float16" or n <= 2048]  # whose elements Python moves one by one
     for n in sizes_of(kind, (*SMALL, *large)):
         plan = FFT(n, precision, **form(*kind))
@@ -184,6 +185,27 @@ def test_every_size_compiled_for_the_cpu(precision, direction, rng):
         for row in y:
             transform(row)
         check(plan, y, x)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_every_real_size_compiled_for_the_cpu(precision, rng):
+    """The calls that the compiled meanings of real transforms make, with the size left open."""
+
+    @njit
+    def forward(x, n):
+        return np.fft.rfft(x, n, -1, "backward")
+
+    @njit
+    def inverse(x, n):
+        return np.fft.irfft(x, n, -1, "forward")
+
+    for n in (*SMALL[1:], *SPREAD[precision]):
+        for transform, fft_type in ((forward, "r2c"), (inverse, "c2r")):
+            plan = FFT(n, precision, fft_type)
+            x = draw(rng, plan, 2)
+            got = np.array([transform(row, n) for row in x])
+            assert got.dtype == (plan.precision if fft_type == "c2r" else plan.value_type)
+            check(plan, got, x)
 
 
 # --- in kernels -------------------------------------------------------------------------------------------------------

@@ -93,9 +93,11 @@ def test_where_it_matters():
         FFT(32768, implementation="devmath")
 
 
-def test_a_knob_that_is_too_large_is_not_the_size():
+@pytest.mark.parametrize("size, precision", [(16384, np.float32), (16384, np.float64), (32768, np.float32)])
+def test_a_knob_that_is_too_large_is_not_the_size(size, precision):
+    """Of the largest size as well."""
     with pytest.raises((PlanError, LaunchError), match="ffts_per_block can be at most 1 here"):
-        FFT(16384, ffts_per_block=4).traits("sm_80")
+        FFT(size, precision, ffts_per_block=4).traits("sm_80")
 
 
 @pytest.mark.parametrize("form, most", [({}, 64), ({"precision": np.float64}, 40), ({"precision": np.float16}, 64)])

@@ -381,7 +381,7 @@ class FFT(Plan):
             return self.traits_on(target)
         except (PlanError, LaunchError):
             most = sizes.largest(self, target)
-            if most is None or most > self.size:
+            if most is None or most >= self.size:  # then it is the knobs
                 raise
             raise PlanError(sizes.too_large(self, most, target)) from None
 
