@@ -19,7 +19,9 @@ FORMS = [
     ({"fft_type": "r2c"}, (32768, 32768, 16384)),
     ({"fft_type": "c2r", "real_mode": "folded"}, (65536, 65536, 32768)),
     ({"thread_layout": "transposed"}, (32768, 32768, 16384)),
-    ({"api": "shared"}, (None, 32768, 16384)),
+    ({"api": "shared"}, (None, 27000, 13824)),
+    ({"api": "shared", "fft_type": "r2c"}, (None, 32768, 16384)),
+    ({"api": "shared", "fft_type": "r2c", "real_mode": "folded"}, (None, 32768, 16384)),
     ({"implementation": "devmath"}, (None, 16384, 8192)),
     ({"implementation": "devmath", "fft_type": "r2c"}, (None, 32768, 16384)),
 ]
@@ -89,6 +91,8 @@ def test_where_it_matters():
         assert named(e.value) == largest
     with pytest.raises(PlanError, match=r"real_mode='folded' takes powers of two up to 65536"):
         FFT(65536, fft_type="r2c")
+    with pytest.raises(PlanError, match=r"most 27000 for float32 with execution='block' and api='shared', got 32768"):
+        FFT(32768, api="shared")
     with pytest.raises(PlanError, match=r"implementation='cufftdx' takes sizes up to 32768"):
         FFT(32768, implementation="devmath")
 

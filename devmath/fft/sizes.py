@@ -60,6 +60,10 @@ def limit(plan: FFT) -> int:
     if plan.execution == "thread":
         return THREAD_LIMIT[real] * (2 if folded and plan.complex_layout != "full" else 1)
     most = _FOLDED_LIMIT[real] if folded else LARGE[real][-1]
+    if plan.api == "shared":
+        whole = plan.fft_type == "c2c" or plan.complex_layout == "full"
+        fits = ROOMIEST.shared_limit // np.dtype(plan.value_type).itemsize  # complex elements
+        return next(n for n in (_powers(most) if folded else reversed(LARGE[real])) if (n if whole else n // 2 + 1) <= fits)
     if plan.fields["implementation"] != "devmath":
         return most
     form = stockham.Transform(most, real, plan.fft_type != "c2c", plan.fields["thread_layout"] == "transposed")
