@@ -96,6 +96,8 @@ def follow(text, plan, where):
             check_traits(plan.replace(elements_per_thread=int(elements), ffts_per_block=int(per_block)), where)
     elif size := re.search(r"has no transform of .* \(nearest: (\d+)\)", text):
         check_traits(plan.replace(size=int(size[1]), **no_knobs), where)
+    elif largest := re.search(r"got \d+ \(nearest: (\d+)\): it is too large for one block", text):
+        check_traits(plan.replace(size=int(largest[1]), **no_knobs), where)
     elif most := re.search(r"ffts_per_block can be at most (\d+) here", text):
         check_traits(plan.replace(ffts_per_block=int(most[1])), where)
         with pytest.raises((PlanError, LaunchError)):

@@ -10,7 +10,7 @@ from support import ARCHS, error, host, noise, plans, rows, tolerance
 
 import devmath as dm
 from devmath.arch import parse
-from devmath.errors import KernelTypeError, LaunchError, PlanError
+from devmath.errors import KernelTypeError, PlanError
 from devmath.fft import FFT
 from devmath.targets.cuda import compile_kernel
 
@@ -206,8 +206,8 @@ def test_mistakes_are_named(xp):
         FFT(8, execution="thread", api="shared")
     with pytest.raises(PlanError, match=r"^api must be one of 'registers', 'shared', got 'share' \(did you mean 'shared'\?\)$"):
         FFT(8, api="share")
-    with pytest.raises(LaunchError, match=r"FFT\(32768\) with ffts_per_block=1 needs 262144 bytes of shared memory, sm_90a has 232448"):
-        FFT(32768, api="shared").traits("sm_90a")
+    with pytest.raises(PlanError, match=r"at most 5832 .* api='shared' on sm_120, got 8192 .*too large for one block, which has at most 101376"):
+        FFT(8192, np.float64, api="shared").traits("sm_120")
     fft = FFT(8, api="shared")
 
     def fails(kernel, *more):

@@ -22,6 +22,17 @@ LARGE = {
 }
 ANY_SIZE = 8192
 THREAD_LIMIT = {"float16": 64, "float32": 64, "float64": 40}
+# fmt: off
+_OWN = (
+    68, 72, 76, 80, 81, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 121, 124, 125, 128, 136, 144, 152, 160, 168, 169, 176, 180, 184, 192, 196,
+    200, 208, 216, 224, 225, 232, 240, 243, 248, 252, 256, 272, 288, 289, 300, 304, 320, 324, 336, 343, 352, 360, 361, 368, 384, 392, 400, 416,
+    432, 441, 448, 464, 480, 484, 496, 500, 504, 512, 529, 576, 625, 676, 729, 784, 841, 900, 961, 1000, 1024, 1296, 1331, 1728, 2048, 2187,
+    2197, 2401, 2744, 3125, 3375, 4096, 4913, 5832, 6561, 6859, 7776, 8000, 8192,
+)
+# fmt: on
+_OWN_DOUBLE = (44, 48, 49, 52, 56, 60, 64)
+#: Sizes that cuFFTDx does not do through a transform of more points, in block execution; the traits of all sizes say the same, and take seconds.
+OWN = {real: (*range(1, most + 1), *(_OWN_DOUBLE if most < 64 else ()), *_OWN, *LARGE[real]) for real, most in THREAD_LIMIT.items()}
 
 FFT_TYPES = {"c2c": 0, "r2c": 1, "c2r": 2}
 LAYOUTS = {"natural": 0, "packed": 1, "full": 2}

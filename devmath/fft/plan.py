@@ -13,7 +13,7 @@ from ..codegen import mathdx, versions
 from ..codegen.sources import MathdxSource, Source
 from ..errors import LaunchError, PlanError, one_of
 from ..plan import CPU, Dim3, Plan, Target, Traits
-from . import cufftdx, defaults, half, records, shared, stockham
+from . import cufftdx, defaults, half, records, shared, sizes, stockham
 
 _SIDES = ("input", "output")
 _POINTS_PER_BLOCK = 128
@@ -132,7 +132,7 @@ class FFT(Plan):
             arch=None if arch is None else _arch.parse(arch).name,
         )
         self._check_type()
-        self._check_size(real.name)
+        sizes.check(self)
         self._check_knobs()
         if self.half:
             self._check_half()
@@ -153,33 +153,6 @@ class FFT(Plan):
             raise PlanError(f"fft_type={self.fft_type!r} is {only}, got direction={self.direction!r}; the other direction is fft_type={other!r}")
         if self.complex_layout == "packed" and self.size % 2:
             raise PlanError(f"complex_layout='packed' needs an even size, got {self.size} (nearest: {self.size + 1})")
-
-    def _check_size(self, real: str) -> None:
-        n = self.size
-        folded = self.fields["real_mode"] == "folded"
-        if self.execution == "thread":
-            most = cufftdx.THREAD_LIMIT[real] * (2 if folded and self.complex_layout != "full" else 1)
-            if not 1 <= n <= most:
-                raise PlanError(
-                    f"size must be 1 to {most} for {real} with execution='thread', got {n} (nearest: {min(max(n, 1), most)}; "
-                    "execution='block' takes other sizes)"
-                )
-            if folded and (n % 2 or n < 4):
-                near = max(4, n + 1)
-                raise PlanError(f"size must be even and at least 4 with execution='thread' and real_mode='folded', got {n} (nearest: {near})")
-            return
-        large = cufftdx.LARGE[real]
-        if folded:
-            most = 32768 if real == "float64" else 65536
-            if n & (n - 1) or not 4 <= n <= most:
-                near = min(max(4, 1 << max(0, round(float(np.log2(max(n, 1)))))), most)
-                raise PlanError(f"size must be a power of two, 4 to {most}, for {real} with real_mode='folded', got {n} (nearest: {near})")
-        elif not (1 <= n <= cufftdx.ANY_SIZE or n in large):
-            nearest = min((1, cufftdx.ANY_SIZE, *large), key=lambda v: abs(v - n))
-            raise PlanError(
-                f"size must be 1 to {cufftdx.ANY_SIZE} or one of {', '.join(map(str, large))} for {real} with execution='block', "
-                f"got {n} (nearest: {nearest})"
-            )
 
     def _check_knobs(self) -> None:
         elements, per_block = self.fields["elements_per_thread"], self.fields["ffts_per_block"]
@@ -284,6 +257,10 @@ class FFT(Plan):
             and f["transposition"] is None
             and transform.fits(f["elements_per_thread"], f["ffts_per_block"], where)
         )
+
+    def folds(self, where: Arch) -> bool:
+        """Whether two real numbers are taken as one complex one on an architecture."""
+        return self._split and (cufftdx.real_mode(self) == "folded" or (self.size > 1 and self._own(where)))
 
     def short_name(self) -> str:
         """``FFT(512)``."""
@@ -400,6 +377,16 @@ class FFT(Plan):
             return self._cpu_traits()
         assert isinstance(target, Arch)
         self._check_arch(target)
+        try:
+            return self.traits_on(target)
+        except (PlanError, LaunchError):
+            most = sizes.largest(self, target)
+            if most is None or most >= self.size:  # then it is the knobs
+                raise
+            raise PlanError(sizes.too_large(self, most, target)) from None
+
+    def traits_on(self, target: Arch) -> Traits:
+        """Traits on an architecture, or why not, whether or not a smaller size would do."""
         if self.api == "shared":
             return self._shared_traits(target)
         if self._own(target):
@@ -421,7 +408,7 @@ class FFT(Plan):
 
     def _shared_traits(self, target: Arch) -> Traits:
         """Those of the same transform in registers; its exchange takes the place of the data, which are in registers meanwhile."""
-        found = self.replace(api="registers").traits(target)
+        found = self.replace(api="registers", arch=None).traits_on(target)
         data = shared.pitch(found) * found.ffts_per_block * np.dtype(self.value_type).itemsize
         found = Traits({**found, "shared_memory_size": max(found.shared_memory_size, data)})
         self._check_fits(target, found)
