@@ -6,8 +6,12 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from devmath import arch
+
+settings.register_profile("devmath", deadline=None)  # a compilation, or a machine that is busy, takes as long as it takes
+settings.load_profile("devmath")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,7 +17,7 @@ from devmath import arguments
 from devmath.arguments import DEVICE, HOST, SCALAR, look_at
 from devmath.errors import ArgumentError
 
-few = settings(max_examples=80, deadline=None)
+few = settings(max_examples=80)
 DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
 
 
@@ -147,7 +147,7 @@ def flat(value):
     return [v for item in value for v in flat(item)] if isinstance(value, tuple) else [value]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TUPLES)
 def test_scalars_and_tuples_go_into_their_slots_bit_for_bit(value):
     """Each word starts a slot of 8 bytes, from which the kernel reads as many as its type has."""

@@ -45,13 +45,13 @@ def meaning(value):
     return type(value).__name__, value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values, values)
 def test_digests_are_equal_exactly_when_the_values_are(one, two):
     assert (cache.digest(one) == cache.digest(two)) == (meaning(one) == meaning(two))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(max_size=3), max_size=4), st.lists(st.text(max_size=3), max_size=4))
 def test_where_parts_are_cut_matters(one, two):
     assume(one != two)
@@ -60,7 +60,7 @@ def test_where_parts_are_cut_matters(one, two):
     assert cache.digest(*[part.encode() for part in one]) != cache.digest(*[part.encode() for part in two])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(hashable, values, min_size=2, max_size=5), st.randoms(use_true_random=False))
 def test_dict_order_does_not_matter(mapping, random):
     items = list(mapping.items())

@@ -68,7 +68,7 @@ CASES = [(on_numbers, t) for t in NUMBERS] + [(on_integers, t) for t in INTEGERS
 def test_old_value_and_new_value(kernel, dtype):
     """Against Python's own arithmetic modulo the width; real numbers are small integers, so that sums are exact."""
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.data())
     def check(data):
         if dtype.startswith("float"):
@@ -215,7 +215,7 @@ def bit_functions(x, popc, clz, ffs, brev):
 def test_bit_functions(dtype):
     bits = np.dtype(dtype).itemsize * 8
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.integers(0, 2**bits - 1))
     @example(0)
     @example(2**bits - 1)

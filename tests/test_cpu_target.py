@@ -18,7 +18,7 @@ from devmath.errors import KernelTypeError, KernelValueError, LaunchError, Targe
 
 FFT = dm.fft.FFT(8)
 EXTENT, SHAPE = 3, (2, 3)
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 
 
 def filled(kernel, config, *args, n=8, dtype=np.float64):

@@ -25,7 +25,7 @@ ALONE = make_fft(8, execution="thread")
 OTHER = make_fft(8, arch="sm_80")
 RNG = Philox()
 H200 = arch.parse("sm_90a")
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------------------

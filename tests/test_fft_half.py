@@ -172,7 +172,7 @@ def plans_of_any_kind():
     return drawn.filter(bool)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=12)
 @given(plans_of_any_kind(), st.integers(1, 7), st.integers(0, 2**32 - 1))
 def test_any_plan_and_batch(fft, batch, seed):
     rng = np.random.default_rng(seed)

@@ -93,7 +93,7 @@ def test_transforms_and_filters(xp, fft, rng):
     assert error(z, reference(fft, want * h, fft.inverse().direction)) < 2 * tolerance(fft)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=3), st.sampled_from([np.float32, np.float64]), st.booleans(), st.integers(1, 5))
 def test_any_shape_and_batch(shape, precision, forward, batch):
     fft = FFTN(tuple(shape), precision, "forward" if forward else "inverse")

@@ -17,7 +17,7 @@ from devmath.plan import Dim3, Plan, Traits
 H200, A100, AMPERE_SMALL = parse("sm_90a"), parse("sm_80"), parse("sm_86")
 FFT = dm.fft.FFT(512)
 PHILOX = dm.random.Philox()
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 class Fake(Plan):

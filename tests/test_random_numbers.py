@@ -59,7 +59,7 @@ def test_uniforms_at_the_ends(xp):
 
 @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 4), min_size=1, max_size=30))
 @example([tuple(FORCED[:4].tolist()), tuple(FORCED[1:].tolist())])
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_uniforms_are_their_rules_bit_for_bit(xp, w):
     for got, want in zip(uniforms(xp, w), exact_uniforms(w), strict=True):
         assert got.tolist() == np.array(want, got.dtype).tolist()

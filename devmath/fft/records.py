@@ -14,7 +14,7 @@ from . import access
 
 
 def make_transform(plan):
-    """What ``execute`` does to a thread that has the whole transform."""
+    """What ``execute`` does to a thread that has the whole transform. (Loops, since numba takes seconds to compile an assignment to a slice.)"""
     n, real, layout = plan.size, plan.precision, plan.complex_layout
     half = n // 2
     if n == 1:
@@ -31,7 +31,9 @@ def make_transform(plan):
         unscaled = "backward" if forward else "forward"  # NumPy's names for the direction that is not scaled
 
         def c2c(registers):
-            registers[:n] = transform(registers[:n], n, -1, unscaled)
+            result = transform(registers[:n], n, -1, unscaled)
+            for k in range(n):
+                registers[k] = result[k]
 
         return c2c
     if plan.fft_type == "r2c":
@@ -39,10 +41,12 @@ def make_transform(plan):
         def r2c(registers):
             spectrum = np.fft.rfft(registers.view(real)[:n], n, -1, "backward")
             if layout == "packed":
-                registers[:half] = spectrum[:half]
+                for k in range(half):
+                    registers[k] = spectrum[k]
                 registers.view(real)[1] = spectrum[half].real
             else:
-                registers[: half + 1] = spectrum
+                for k in range(half + 1):
+                    registers[k] = spectrum[k]
                 if layout == "full":
                     for k in range(half + 1, n):
                         registers[k] = np.conj(spectrum[n - k])
@@ -52,11 +56,15 @@ def make_transform(plan):
     def c2r(registers):
         spectrum, reals = np.empty(half + 1, registers.dtype), registers.view(real)
         if layout == "packed":
-            spectrum[:half] = registers[:half]
+            for k in range(half):
+                spectrum[k] = registers[k]
             spectrum[0], spectrum[half] = reals[0], reals[1]
         else:
-            spectrum[:] = registers[: half + 1]
-        reals[:n] = np.fft.irfft(spectrum, n, -1, "forward")
+            for k in range(half + 1):
+                spectrum[k] = registers[k]
+        result = np.fft.irfft(spectrum, n, -1, "forward")
+        for k in range(n):
+            reals[k] = result[k]
 
     return c2r
 
